@@ -1,0 +1,51 @@
+"""The version and the files a release needs agree with one another."""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from pathlib import Path
+
+import pytest
+import yaml
+
+import dapo_cli
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+
+
+def test_one_version_everywhere() -> None:
+    project = tomllib.loads((REPOSITORY / "pyproject.toml").read_text())["project"]
+    citation = yaml.safe_load((REPOSITORY / "CITATION.cff").read_text())
+    assert project["version"] == dapo_cli.__version__ == citation["version"]
+
+
+def test_the_changelog_says_what_happened_to_the_numbers() -> None:
+    text = (REPOSITORY / "CHANGELOG.md").read_text()
+    releases = re.split(r"^## ", text, flags=re.MULTILINE)[1:]
+    assert releases
+    for release in releases:
+        assert "### Numerics" in release, release.splitlines()[0]
+
+
+def test_the_citation_names_the_paper() -> None:
+    citation = yaml.safe_load((REPOSITORY / "CITATION.cff").read_text())
+    paper = citation["preferred-citation"]
+    assert paper["title"] == "DAPO: An Open-Source LLM Reinforcement Learning System at Scale"
+    assert {"type": "other", "value": "arXiv:2503.14476"}.items() <= paper["identifiers"][0].items()
+
+
+@pytest.mark.parametrize("name", ["LICENSE", "README.md", "README.zh-CN.md", "SECURITY.md", "CONTRIBUTING.md"])
+def test_the_file_is_there_and_says_something(name: str) -> None:
+    assert len((REPOSITORY / name).read_text(encoding="utf-8")) > 500
+
+
+@pytest.mark.parametrize("target", ["demo", "test", "lint", "format", "lock", "setup", "wheel-check", "bench", "clean"])
+def test_the_makefile_describes_the_target(target: str) -> None:
+    assert re.search(rf"^{target}:.*## \S", (REPOSITORY / "Makefile").read_text(), re.MULTILINE)
+
+
+def test_ci_reads_nothing_from_standard_input_and_ends_with_the_tests() -> None:
+    script = (REPOSITORY / ".ci" / "run").read_text()
+    assert "set -euo pipefail" in script
+    assert script.rstrip().splitlines()[-1] == "make test"
