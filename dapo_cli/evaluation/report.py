@@ -1,0 +1,99 @@
+"""An evaluation for people and for scripts: tables of 80 columns, and the values of report.json."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import asdict
+from typing import Any
+
+from rich.table import Table
+
+from dapo_cli import __version__
+from dapo_cli.evaluation import statistics
+from dapo_cli.evaluation.result import EvaluationResult
+from dapo_cli.recipe.schema import Reward
+
+CONTAMINATED = "CONTAMINATED"
+_CONTAMINATION = f"{CONTAMINATED}: evaluated problems are in the training data"
+
+
+def evaluation_table(result: EvaluationResult) -> Table:
+    """avg@n with both intervals, the rates and the mean length."""
+    table = _table(result, result.settings.model)
+    table.add_column("measure")
+    table.add_column("value", justify="right")
+    for name, value in _rows(result).items():
+        table.add_row(name, value)
+    if result.settings.contaminated:
+        table.caption = _CONTAMINATION
+    return table
+
+
+def comparison_table(before: EvaluationResult, after: EvaluationResult) -> Table:
+    """Two evaluations side by side, and the change of avg@n in points; says when they are not of the same problems."""
+    table = _table(after, "before and after", before.settings.contaminated)
+    for heading in ("measure", "before", "after", "change"):
+        table.add_column(heading, justify="left" if heading == "measure" else "right")
+    left, right = _rows(before), _rows(after)
+    changes = {f"avg@{after.settings.samples}": f"{100 * (after.avg_at_n - before.avg_at_n):+.1f} points"}
+    for name in {**left, **right}:
+        table.add_row(name, left.get(name, ""), right.get(name, ""), changes.get(name, "") if name in left else "")
+    notes = [_CONTAMINATION] if before.settings.contaminated or after.settings.contaminated else []
+    if [p.problem_id for p in before.problems] != [p.problem_id for p in after.problems]:
+        notes.append("not the same problems")
+    if before.settings.sampling != after.settings.sampling:
+        notes.append("not the same sampling")
+    table.caption = "; ".join(notes) or None
+    return table
+
+
+def report_values(result: EvaluationResult, reward: Reward) -> dict[str, Any]:
+    """The values of report.json: rates in [0, 1], lengths in tokens.
+
+    There are no times among them: equal evaluations give equal files.
+    """
+    n, counts = result.settings.samples, result.num_correct
+    over_problems = statistics.stderr_over_problems(counts, n)
+    powers = [k for k in (2**exponent for exponent in range(n.bit_length())) if k < n]
+    return {
+        **({"warning": _CONTAMINATION} if result.settings.contaminated else {}),
+        "settings": asdict(result.settings),
+        "reward": {"scorer": reward.scorer, "response_prefix": reward.response_prefix},
+        "dapo_version": __version__,
+        "num_problems": len(result.problems),
+        f"avg@{n}": result.avg_at_n,
+        "interval_over_samples": list(result.interval_over_samples),
+        "interval_over_problems": list(result.interval_over_problems),
+        "stderr_over_samples": statistics.stderr_over_samples(counts, n),
+        "stderr_over_problems": None if math.isnan(over_problems) else over_problems,
+        "pass_at_k": {str(k): result.pass_at_k(k) for k in [*powers, n]},
+        "truncated": result.truncated_rate,
+        "no_answer": result.no_answer_rate,
+        "verifier_error": result.verifier_error_rate,
+        "response_length_mean": result.response_length_mean,
+        "problems": [asdict(problem) for problem in result.problems],
+    }
+
+
+def _table(result: EvaluationResult, subject: str, contaminated: bool = False) -> Table:
+    mark = f" {CONTAMINATED}" if contaminated or result.settings.contaminated else ""
+    return Table(title=f"{result.settings.benchmark}{mark}: {subject}")
+
+
+def _rows(result: EvaluationResult) -> dict[str, str]:
+    n = result.settings.samples
+    return {
+        f"avg@{n}": f"{100 * result.avg_at_n:.1f}%",
+        "95%, on these problems": _range(result.interval_over_samples),
+        "95%, on problems like these": _range(result.interval_over_problems),
+        f"pass@{n}": f"{100 * result.pass_at_k(n):.1f}%",
+        "problems x samples": f"{len(result.problems)} x {n}",
+        "truncated": f"{100 * result.truncated_rate:.1f}%",
+        "no answer": f"{100 * result.no_answer_rate:.1f}%",
+        "verifier errors": f"{100 * result.verifier_error_rate:.1f}%",
+        "mean response tokens": f"{result.response_length_mean:.1f}",
+    }
+
+
+def _range(interval: statistics.Interval) -> str:
+    return f"{100 * interval.low:.1f} to {100 * interval.high:.1f}%"
