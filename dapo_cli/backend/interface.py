@@ -40,10 +40,6 @@ class Backend(Protocol):
         """Restore what `save` wrote."""
         ...
 
-    def export(self, folder: Path) -> None:
-        """Write the policy as a Hugging Face folder."""
-        ...
-
     def close(self) -> None:
         """Release processes and memory."""
         ...

@@ -4,16 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import pairwise
 
 import numpy as np
 import numpy.typing as npt
 
+from dapo_cli.algorithm.advantage import group_advantages
+from dapo_cli.recipe.schema import Recipe
 from dapo_cli.types import RolloutGroup
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Batch:
-    """B rollouts in order of their groups. Token arrays hold one rollout after the other.
+    """B rollouts in the order of their groups. Token arrays hold one rollout after the other.
 
     Two rollouts of one prompt of 2 tokens, with responses of 1 and 2 tokens:
     `token_ids = [p p r | p p r r]`, `prompt_lengths = [2 2]`, `response_lengths = [1 2]`,
@@ -23,13 +26,99 @@ class Batch:
     token_ids: npt.NDArray[np.int32]  # [prompt and response tokens]
     prompt_lengths: npt.NDArray[np.int32]  # [B]
     response_lengths: npt.NDArray[np.int32]  # [B]
-    groups: npt.NDArray[np.int32]  # [B], which prompt of the batch, 0, 0, ..., 1, 1, ...
+    groups: npt.NDArray[np.int32]  # [B], which prompt of the batch: 0 0 ... 1 1 ...
     advantages: npt.NDArray[np.float32]  # [B]
     in_loss: npt.NDArray[np.bool_]  # [B], False: the rollout carries no loss (overlong filtering)
     rollout_logprobs: npt.NDArray[np.float32]  # [response tokens]
     old_logprobs: npt.NDArray[np.float32] | None = None  # [response tokens]
 
+    def __len__(self) -> int:
+        """Number of rollouts."""
+        return len(self.prompt_lengths)
+
     @property
     def lengths(self) -> npt.NDArray[np.int32]:
         """Prompt plus response tokens of each rollout, [B]."""
         return self.prompt_lengths + self.response_lengths
+
+    def with_old_logprobs(self, old_logprobs: npt.NDArray[np.float32]) -> Batch:
+        """The same batch with the policy's log-probs from before the first update, [response tokens]."""
+        if old_logprobs.shape != self.rollout_logprobs.shape:
+            raise ValueError(f"old_logprobs has shape {old_logprobs.shape}, expected {self.rollout_logprobs.shape}")
+        return replace(self, old_logprobs=old_logprobs)
+
+    def rows(self, first: int, last: int) -> Batch:
+        """Rollouts `first` up to, not including, `last`, as views."""
+        tokens = _span(self.lengths, first, last)
+        responses = _span(self.response_lengths, first, last)
+        return Batch(
+            self.token_ids[tokens],
+            self.prompt_lengths[first:last],
+            self.response_lengths[first:last],
+            self.groups[first:last],
+            self.advantages[first:last],
+            self.in_loss[first:last],
+            self.rollout_logprobs[responses],
+            None if self.old_logprobs is None else self.old_logprobs[responses],
+        )
+
+    def minibatches(self, prompts_per_minibatch: int) -> Iterator[Batch]:
+        """Whole groups in order, `prompts_per_minibatch` at a time; the last may be smaller."""
+        starts = np.flatnonzero(np.diff(self.groups, prepend=-1))
+        bounds = [*starts[::prompts_per_minibatch].tolist(), len(self)]
+        for first, last in pairwise(bounds):
+            yield self.rows(first, last)
+
+
+def _span(lengths: npt.NDArray[np.int32], first: int, last: int) -> slice:
+    start = int(lengths[:first].sum(dtype=np.int64))
+    return slice(start, start + int(lengths[first:last].sum(dtype=np.int64)))
+
+
+def build_batch(groups: Sequence[RolloutGroup], recipe: Recipe) -> Batch:
+    """Rewards become advantages within each group, and rollouts become flat arrays; `groups` must not be empty.
+
+    With `reward.overlong_filter` a truncated rollout still counts in its group's mean and standard deviation, but
+    carries no loss.
+    """
+    rollouts = [rollout for group in groups for rollout in group.rollouts]
+    rewards = np.array([[rollout.reward for rollout in group.rollouts] for group in groups])  # [P, G]
+    advantages = group_advantages(rewards, recipe.advantage.normalize)
+    pieces = [ids for group in groups for r in group.rollouts for ids in (group.prompt_ids, r.response_ids)]
+    truncated = np.array([rollout.finish_reason == "length" for rollout in rollouts])
+    sizes = [len(group.rollouts) for group in groups]
+    return Batch(
+        token_ids=np.concatenate(pieces),
+        prompt_lengths=np.repeat([len(group.prompt_ids) for group in groups], sizes).astype(np.int32),
+        response_lengths=np.array([len(rollout.response_ids) for rollout in rollouts], dtype=np.int32),
+        groups=np.repeat(np.arange(len(groups)), sizes).astype(np.int32),
+        advantages=advantages.reshape(-1),
+        in_loss=~truncated if recipe.reward.overlong_filter else np.ones(len(rollouts), dtype=bool),
+        rollout_logprobs=np.concatenate([rollout.rollout_logprobs for rollout in rollouts]),
+    )
+
+
+def microbatch_bounds(lengths: npt.NDArray[np.int32], tokens_per_microbatch: int) -> list[tuple[int, int]]:
+    """Cut rollouts, in order, into packs of at most `tokens_per_microbatch` tokens: (first, last) of each.
+
+    The cut changes memory and speed, never the gradient.
+
+    Raises:
+        ValueError: a single rollout is longer than the budget.
+
+    >>> microbatch_bounds(np.array([3, 4, 2, 5], dtype=np.int32), 7)
+    [(0, 2), (2, 4)]
+    """
+    if len(lengths) and int(lengths.max()) > tokens_per_microbatch:
+        raise ValueError(
+            f"a rollout of {int(lengths.max())} tokens exceeds tokens_per_microbatch {tokens_per_microbatch}"
+        )
+    bounds, first, used = [], 0, 0
+    for row, length in enumerate(lengths.tolist()):
+        if used + length > tokens_per_microbatch:
+            bounds.append((first, row))
+            first, used = row, 0
+        used += length
+    if first < len(lengths):
+        bounds.append((first, len(lengths)))
+    return bounds

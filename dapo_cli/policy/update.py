@@ -1,0 +1,119 @@
+"""One optimizer update on one minibatch."""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from dapo_cli.algorithm.denominator import emulated_partition, loss_weights
+from dapo_cli.algorithm.policy_loss import policy_loss
+from dapo_cli.policy.batch import Batch
+from dapo_cli.policy.forward import packs, response_logprobs
+from dapo_cli.recipe.schema import Recipe, Train
+
+
+def make_optimizer(model: torch.nn.Module, train: Train) -> torch.optim.AdamW:
+    """AdamW over every parameter, weight decay included on all of them as in the public run."""
+    return torch.optim.AdamW(
+        model.parameters(),
+        lr=train.learning_rate,
+        betas=(train.adam_beta1, train.adam_beta2),
+        eps=train.adam_epsilon,
+        weight_decay=train.weight_decay,
+        foreach=True,
+    )
+
+
+def rollout_weights(minibatch: Batch, train: Train) -> npt.NDArray[np.float64]:
+    """Each rollout's weight in the loss, [B]: the denominator, counted once for the whole update."""
+    partition = None
+    if train.emulated_partition is not None:
+        emulated = train.emulated_partition
+        partition = emulated_partition(minibatch.lengths, emulated.ranks, emulated.tokens_per_microbatch)
+    return loss_weights(
+        train.loss_denominator, minibatch.response_lengths, minibatch.in_loss, minibatch.groups, partition
+    )
+
+
+def accumulate_gradients(model: torch.nn.Module, minibatch: Batch, recipe: Recipe) -> dict[str, float]:
+    """Add the gradient of the minibatch's loss to the parameters; returns loss, entropy, clip fractions and KL.
+
+    The loss is the sum over rollouts of weight times the sum over tokens of the clipped loss, so any split into
+    micro-batches gives the same gradient. Metrics other than the loss are means over the tokens in the loss.
+    """
+    weights = rollout_weights(minibatch, recipe.train)
+    totals = torch.zeros(6, dtype=torch.float64, device=next(model.parameters()).device)
+    first = 0
+    for pack in packs(minibatch, recipe.train.tokens_per_microbatch):
+        last = first + len(pack)
+        loss, sums = _pack_loss(model, pack, weights[first:last], recipe)
+        if loss.requires_grad:
+            loss.backward()  # type: ignore[no-untyped-call]
+        totals += sums
+        first = last
+    num_loss_tokens = max(int(minibatch.response_lengths[minibatch.in_loss].sum()), 1)
+    values = totals.tolist()
+    names = ("entropy", "clip_fraction_low", "clip_fraction_high", "clip_fraction_dual", "kl_old_new")
+    means = {f"update/{name}": value / num_loss_tokens for name, value in zip(names, values[1:], strict=True)}
+    return {"loss/policy": values[0], **means}
+
+
+def _pack_loss(
+    model: torch.nn.Module, pack: Batch, weights: npt.NDArray[np.float64], recipe: Recipe
+) -> tuple[Tensor, Tensor]:
+    """The pack's share of the loss, and [loss, entropy, clipped low, high, dual, old - new] summed, [6] float64."""
+    if pack.old_logprobs is None:
+        raise ValueError("an update needs old_logprobs: call Batch.with_old_logprobs first")
+    train = recipe.train
+    logprobs, entropy = response_logprobs(model, pack, recipe)
+    device = logprobs.device
+
+    def per_token(per_rollout: npt.NDArray[np.generic]) -> Tensor:
+        return torch.from_numpy(np.repeat(per_rollout, pack.response_lengths).astype(np.float32)).to(device)
+
+    old_logprobs = torch.from_numpy(pack.old_logprobs).to(device)
+    tokens = policy_loss(
+        logprobs,
+        old_logprobs,
+        per_token(pack.advantages),
+        train.clip_ratio_low,
+        train.clip_ratio_high,
+        train.dual_clip_ratio,
+    )
+    loss = (tokens.loss * per_token(weights)).sum()
+    in_loss = per_token(pack.in_loss)
+    with torch.no_grad():
+        columns = (
+            entropy,
+            tokens.clipped_low.float(),
+            tokens.clipped_high.float(),
+            tokens.clipped_dual.float(),
+            old_logprobs - logprobs,
+        )
+        sums = torch.stack([loss.double(), *((column * in_loss).double().sum() for column in columns)])
+    return loss, sums
+
+
+def update(
+    model: torch.nn.Module, optimizer: torch.optim.Optimizer, minibatch: Batch, learning_rate: float, recipe: Recipe
+) -> dict[str, float]:
+    """One optimizer step on `minibatch`, [metrics of docs/metrics.md under loss/ and update/].
+
+    A non-finite loss or gradient leaves weights and optimizer as they were and counts in `update/skipped_count`.
+    """
+    metrics = accumulate_gradients(model, minibatch, recipe)
+    grad_norm = float(torch.nn.utils.clip_grad_norm_(model.parameters(), recipe.train.max_grad_norm, foreach=True))
+    finite = bool(np.isfinite(grad_norm)) and bool(np.isfinite(metrics["loss/policy"]))
+    if finite:
+        for group in optimizer.param_groups:
+            group["lr"] = learning_rate
+        optimizer.step()
+    optimizer.zero_grad(set_to_none=True)
+    return {
+        **metrics,
+        "update/grad_norm": grad_norm,
+        "update/learning_rate": learning_rate,
+        "update/skipped_count": float(not finite),
+    }

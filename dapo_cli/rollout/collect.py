@@ -1,0 +1,128 @@
+"""Filling one step with groups worth training on: draw, sample, score, filter, draw again.
+
+Which problems are drawn and which groups are accepted depends on results in the order of submission only, never on
+which group happened to finish first: taking the fastest would favour short responses, and no run would repeat.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from dapo_cli.algorithm.dynamic_sampling import accepted
+from dapo_cli.dataset.stream import ProblemStream
+from dapo_cli.recipe.schema import Recipe
+from dapo_cli.reward.scoring import score_group
+from dapo_cli.rollout.prompts import RenderedPrompt
+from dapo_cli.rollout.seeds import rollout_seed
+from dapo_cli.types import Problem, RolloutGroup, RolloutRequest, Sampling
+
+
+class Generator(Protocol):
+    """What the collector needs of a backend."""
+
+    def generate(self, requests: list[RolloutRequest]) -> Iterator[RolloutGroup]:
+        """Submit at once, yield in the order of submission."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class StepGroups:
+    """The groups of one step."""
+
+    kept: tuple[RolloutGroup, ...]
+    """What is trained on, in the order drawn."""
+    drawn: tuple[RolloutGroup, ...]
+    """Everything sampled for the step, kept or not."""
+    exhausted: bool
+    """The bound on drawn problems was reached before the step was full."""
+
+
+class Collector:
+    """Owns the position in the stream of problems; `next_step` fills one step.
+
+    `check_stop` is called before each group and may raise to abandon the step; the position is then unchanged.
+    """
+
+    def __init__(
+        self,
+        recipe: Recipe,
+        generator: Generator,
+        stream: ProblemStream,
+        prompts: Mapping[str, RenderedPrompt],
+        sampling: Sampling,
+        check_stop: Callable[[], None] = lambda: None,
+    ) -> None:
+        self.recipe = recipe
+        self.stream = stream
+        self._generator = generator
+        self._prompts = prompts
+        self._sampling = sampling
+        self._check_stop = check_stop
+
+    def state_dict(self) -> dict[str, Any]:
+        """Stream position. With lag 0 the surplus of a step is discarded, so no group outlives its step."""
+        return {"stream": self.stream.state_dict()}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on from a saved position."""
+        self.stream.load_state_dict(state["stream"])
+
+    def request(self, index: int, problem: Problem) -> RolloutRequest:
+        """One problem's group, with a seed per rollout hashed from run seed, stream index and sample."""
+        seeds = tuple(
+            rollout_seed("rollout", self.recipe.rollout.seed, index, sample)
+            for sample in range(self.recipe.rollout.group_size)
+        )
+        return RolloutRequest(index, problem, self._prompts[problem.problem_id].prompt_ids, self._sampling, seeds)
+
+    def next_step(self) -> StepGroups:
+        """Draw until `train.prompts_per_step` groups are accepted or `max_drawn_problems` is reached."""
+        start = self.stream.state_dict()
+        try:
+            return self._fill()
+        except BaseException:
+            self.stream.load_state_dict(start)
+            raise
+
+    def _fill(self) -> StepGroups:
+        settings = self.recipe.dynamic_sampling
+        wanted = self.recipe.train.prompts_per_step
+        bound = settings.max_drawn_problems if settings.enabled else wanted
+        batch = settings.problems_per_batch or wanted
+        kept: list[RolloutGroup] = []
+        drawn: list[RolloutGroup] = []
+        pending: deque[Iterator[RolloutGroup]] = deque()
+        submitted = self._submit(pending, min(batch, bound))
+        while len(drawn) < submitted:
+            group = self._next_scored(pending)
+            drawn.append(group)
+            if self._is_accepted(group):
+                kept.append(group)
+            elif settings.refill == "one_for_one" and submitted < bound:
+                submitted += self._submit(pending, 1)
+            if settings.refill == "whole_batches" and len(drawn) == submitted and len(kept) < wanted:
+                submitted += self._submit(pending, min(batch, bound - submitted))
+        # Only whole batches can overshoot; that surplus is discarded, as in the paper's recipes.
+        return StepGroups(tuple(kept[:wanted]), tuple(drawn), exhausted=len(kept) < wanted)
+
+    def _submit(self, pending: deque[Iterator[RolloutGroup]], count: int) -> int:
+        requests = [self.request(index, problem) for index, problem in self.stream.take(count)]
+        pending.append(self._generator.generate(requests))
+        return count
+
+    def _next_scored(self, pending: deque[Iterator[RolloutGroup]]) -> RolloutGroup:
+        self._check_stop()
+        while True:
+            group = next(pending[0], None)
+            if group is not None:
+                return score_group(group, self.recipe.reward, self.recipe.rollout.max_response_tokens)
+            pending.popleft()
+
+    def _is_accepted(self, group: RolloutGroup) -> bool:
+        settings = self.recipe.dynamic_sampling
+        if not settings.enabled:
+            return True
+        return accepted(group.num_correct, len(group.rollouts), settings.min_correct, settings.max_correct)
