@@ -1,0 +1,1 @@
+"""Judging responses: answer extraction, equality, score, and the overlong penalty beside it."""
