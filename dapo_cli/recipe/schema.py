@@ -27,105 +27,140 @@ class Model(Section):
     """The policy: which weights, in which precision."""
 
     path: str = Field(
-        description="Hub id, local folder, .gguf file, package:NAME (the .gguf file inside an installed Python package), "
-        "or toy (a small decoder made locally)."
+        description="Hub id, local folder, .gguf file, package:NAME (the .gguf file inside an installed Python "
+        "package), or toy (a small decoder made locally)."
     )
-    revision: str | None = Field(None, description="Hub revision; null is the newest.")
+    revision: str | None = Field(default=None, description="Hub revision; null is the newest.")
     dtype: Literal["float32", "bfloat16"] = Field(
-        "float32", description="Precision of forward and backward; the optimizer and its master weights are float32."
+        default="float32",
+        description="Precision of forward and backward; the optimizer and its master weights are float32.",
     )
-    activation_checkpointing: bool = Field(False, description="Recompute activations in the backward pass.")
+    activation_checkpointing: bool = Field(default=False, description="Recompute activations in the backward pass.")
 
 
 class Dataset(Section):
     """Where the training and held-out problems come from."""
 
     name: str = Field(description="A card in data/, or a name of your own together with `source`.")
-    source: str | None = Field(None, description="Local jsonl, json, csv or parquet file; null takes the card's.")
-    problem_column: str = Field("problem", description="Column of the source that holds the problem text.")
-    answer_column: str = Field("answer", description="Column of the source that holds the ground truth.")
-    heldout_problems: NonNegativeInt | None = Field(
-        None, description="Problems set apart for evaluation, chosen by content hash; null takes the card's number."
+    source: str | None = Field(
+        default=None, description="Local jsonl, json, csv or parquet file; null takes the card's."
     )
-    shuffle_seed: NonNegativeInt = Field(1, description="Seed of the order in which problems are drawn.")
+    problem_column: str = Field(default="problem", description="Column of the source that holds the problem text.")
+    answer_column: str = Field(default="answer", description="Column of the source that holds the ground truth.")
+    heldout_problems: NonNegativeInt | None = Field(
+        default=None,
+        description="Problems set apart for evaluation, chosen by content hash; null takes the card's number.",
+    )
+    shuffle_seed: NonNegativeInt = Field(default=1, description="Seed of the order in which problems are drawn.")
     allow_benchmark_overlap: bool = Field(
-        False, description="Train although problems of the benchmark are in the training data; reports say CONTAMINATED."
+        default=False,
+        description="Train although problems of the benchmark are in the training data; reports say CONTAMINATED.",
     )
 
 
 class FewShotExample(Section):
     """A solved problem shown before the real one."""
 
-    problem: str
-    answer: str
+    problem: str = Field(description="The problem, which goes into the template.")
+    answer: str = Field(description="The response the model should imitate.")
 
 
 class Prompt(Section):
     """From a problem to the token ids the engine sees."""
 
     template: str = Field(
-        "dapo", description="dapo (the published instruction), problem (the problem alone), or a text with {problem}."
+        default="dapo",
+        description="dapo (the published instruction), problem (the problem alone), or a text in which {problem} is "
+        "replaced; other braces stay.",
     )
-    format: Literal["chat", "plain"] = Field("chat", description="Render through a chat template, or as plain text.")
+    format: Literal["chat", "plain"] = Field(
+        default="chat", description="chat: through a chat template. plain: the filled-in template itself, as text."
+    )
     chat_template: str | None = Field(
-        None, description="A jinja file to use in place of the tokenizer's own chat template; chat format only."
+        default=None, description="A jinja file to use in place of the tokenizer's own chat template; chat format only."
     )
-    template_arguments: dict[str, Any] = Field({}, description="Extra variables for the chat template.")
-    system: str | None = Field(None, description="System prompt; chat format only.")
-    few_shot: tuple[FewShotExample, ...] = Field((), description="Solved examples put before the problem.")
-    few_shot_separator: str = Field("\n\n", description="Text between few-shot examples; plain format only.")
-    max_prompt_tokens: PositiveInt = Field(2048, description="Longest rendered prompt; nothing is ever cut.")
-    long_prompts: Literal["refuse", "drop"] = Field("refuse", description="What happens to a longer prompt.")
+    template_arguments: dict[str, Any] = Field(default={}, description="Extra variables for the chat template.")
+    system: str | None = Field(default=None, description="System prompt; chat format only.")
+    few_shot: tuple[FewShotExample, ...] = Field(
+        default=(),
+        description="Solved examples before the problem. chat: each is a user turn (the filled-in template) and an "
+        "assistant turn (the answer). plain: each is the filled-in template, one space and the answer; examples and "
+        "the real problem's filled-in template are joined by few_shot_separator.",
+    )
+    few_shot_separator: str = Field(default="\n\n", description="Text after each few-shot example; plain format only.")
+    max_prompt_tokens: PositiveInt = Field(default=2048, description="Longest rendered prompt; nothing is ever cut.")
+    long_prompts: Literal["refuse", "drop"] = Field(default="refuse", description="What happens to a longer prompt.")
 
 
 class Rollout(Section):
     """How responses are sampled for training."""
 
-    engine: Literal["hf"] = Field("hf", description="hf samples from the very weights that are trained.")
-    group_size: PositiveInt = Field(16, description="Responses per problem.")
+    engine: Literal["hf"] = Field(default="hf", description="hf samples from the very weights that are trained.")
+    group_size: PositiveInt = Field(default=16, description="Responses per problem.")
     max_response_tokens: PositiveInt = Field(description="Longest response; longer ones are truncated and marked.")
-    temperature: PositiveFloat = Field(1.0, description="Trainer and engine both divide the logits by it.")
-    top_p: float = Field(1.0, gt=0, le=1, description="Must be 1: below it, what is sampled is not what is trained.")
-    stop_token_ids: Literal["generation_config"] | tuple[NonNegativeInt, ...] = Field(
-        "generation_config", description="A response ends at, and includes, the first of these."
+    temperature: PositiveFloat = Field(default=1.0, description="Trainer and engine both divide the logits by it.")
+    top_p: float = Field(
+        default=1.0, gt=0, le=1, description="Must be 1: below it, what is sampled is not what is trained."
     )
-    stop_strings: tuple[str, ...] = Field((), description="A response ends when its text contains one of these.")
-    max_concurrent_rollouts: PositiveInt = Field(256, description="Rollouts sampled side by side; bounds memory.")
-    seed: NonNegativeInt = Field(0, description="Seed of the run; each rollout's own is hashed from it.")
+    stop_token_ids: Literal["generation_config"] | tuple[NonNegativeInt, ...] = Field(
+        default="generation_config", description="A response ends at, and includes, the first of these."
+    )
+    stop_strings: tuple[str, ...] = Field(
+        default=(), description="A response ends when its text contains one of these."
+    )
+    max_concurrent_rollouts: PositiveInt = Field(
+        default=256, description="Rollouts sampled side by side; bounds memory."
+    )
+    seed: NonNegativeInt = Field(default=0, description="Seed of the run; each rollout's own is hashed from it.")
 
 
 class Reward(Section):
     """How a response is judged."""
 
-    scorer: Literal["dapo"] = Field("dapo", description="dapo: the public rule of May 2025, +1 right and -1 wrong.")
+    scorer: Literal["dapo"] = Field(
+        default="dapo", description="dapo: the public rule of May 2025, +1 right and -1 wrong."
+    )
     response_prefix: str = Field(
-        "", description="Text put before the response when scoring, for prompts that end with the answer's first words."
+        default="",
+        description="Text put before the response when scoring, for prompts that end with the answer's first words.",
     )
-    overlong_penalty_factor: NonNegativeFloat = Field(1.0, description="Largest soft overlong punishment; 0 is off.")
+    overlong_penalty_factor: NonNegativeFloat = Field(
+        default=1.0, description="Largest soft overlong punishment; 0 is off."
+    )
     overlong_buffer_length: NonNegativeInt = Field(
-        0, description="Tokens before the limit over which the punishment grows from 0; 0 is off."
+        default=0, description="Tokens before the limit over which the punishment grows from 0; 0 is off."
     )
-    overlong_filter: bool = Field(False, description="Truncated rollouts carry no loss.")
+    overlong_filter: bool = Field(default=False, description="Truncated rollouts carry no loss.")
 
 
 class DynamicSampling(Section):
     """Which groups are trained on (paper, equation 11)."""
 
-    enabled: bool = Field(True, description="Train on informative groups only, and draw until the step is full.")
-    min_correct: PositiveInt = Field(1, description="Fewest right answers of an accepted group, before any penalty.")
+    enabled: bool = Field(
+        default=True, description="Train on informative groups only, and draw until the step is full."
+    )
+    min_correct: PositiveInt = Field(
+        default=1, description="Fewest right answers of an accepted group, before any penalty."
+    )
     max_correct: int = Field(
-        -1, description="Most right answers of an accepted group; -1 is group_size - 1."
+        default=-1, ge=-1, description="Most right answers of an accepted group; -1 is group_size - 1."
     )
     refill: Literal["one_for_one", "whole_batches"] = Field(
-        "one_for_one", description="Draw one problem per dropped group, or problems_per_batch at a time as the script did."
+        default="one_for_one",
+        description="Draw one problem per dropped group, or problems_per_batch at a time as the script did.",
     )
-    problems_per_batch: PositiveInt | None = Field(None, description="Problems per draw; with whole_batches only.")
-    max_drawn_problems: PositiveInt = Field(description="Most problems drawn for one step.")
+    problems_per_batch: PositiveInt | None = Field(
+        default=None, description="Problems per draw; with whole_batches only."
+    )
+    max_drawn_problems: PositiveInt = Field(
+        description="Most problems drawn for one step; with whole_batches a multiple of problems_per_batch."
+    )
     when_exhausted: Literal["smaller_step", "stop"] = Field(
-        "smaller_step", description="At that bound: train on the groups found, or stop with a checkpoint."
+        default="smaller_step", description="At that bound: train on the groups found, or stop with a checkpoint."
     )
     max_empty_steps: PositiveInt = Field(
-        3, description="Steps in a row without an informative group after which the run stops with a checkpoint."
+        default=3,
+        description="Steps in a row without an informative group after which the run stops with a checkpoint.",
     )
 
 
@@ -133,7 +168,8 @@ class Advantage(Section):
     """From rewards to advantages."""
 
     normalize: Literal["group_std", "none"] = Field(
-        "group_std", description="group_std: (reward - mean) / (Bessel std + 1e-6). none: reward - mean (Dr. GRPO)."
+        default="group_std",
+        description="group_std: (reward - mean) / (Bessel std + 1e-6). none: reward - mean (Dr. GRPO).",
     )
 
 
@@ -151,66 +187,85 @@ class Train(Section):
     prompts_per_step: PositiveInt = Field(description="Groups per step, after dynamic sampling.")
     prompts_per_minibatch: PositiveInt = Field(description="Groups per optimizer update.")
     tokens_per_microbatch: PositiveInt = Field(description="Token budget of one forward; no effect on the gradient.")
-    logits_chunk_tokens: PositiveInt = Field(1024, description="Response tokens whose logits exist at the same time.")
+    logits_chunk_tokens: PositiveInt = Field(
+        default=1024, description="Response tokens whose logits exist at the same time."
+    )
     loss_denominator: Literal["minibatch", "group", "sequence", "microbatch"] = Field(
-        "minibatch", description="Token mean over the minibatch, per group (eq. 8), per sequence (GRPO), or as verl 2025-05."
+        default="minibatch",
+        description="Token mean over the minibatch, per group (eq. 8), per sequence (GRPO), or as verl 2025-05.",
     )
-    emulated_partition: EmulatedPartition | None = Field(None, description="Required by microbatch, else refused.")
-    clip_ratio_low: float = Field(0.2, gt=0, lt=1, description="Lower clip distance.")
-    clip_ratio_high: PositiveFloat = Field(0.28, description="Upper clip distance; naive GRPO uses 0.2.")
-    dual_clip_ratio: float | None = Field(10.0, gt=1, description="Bound on the ratio of negative advantages; null: off.")
+    emulated_partition: EmulatedPartition | None = Field(
+        default=None, description="Required by microbatch, else refused."
+    )
+    clip_ratio_low: float = Field(default=0.2, gt=0, lt=1, description="Lower clip distance.")
+    clip_ratio_high: PositiveFloat = Field(default=0.28, description="Upper clip distance; naive GRPO uses 0.2.")
+    dual_clip_ratio: float | None = Field(
+        default=10.0, gt=1, description="Bound on the ratio of negative advantages; null: off."
+    )
     learning_rate: PositiveFloat = Field(description="AdamW; constant after the warm-up.")
-    warmup_steps: NonNegativeInt = Field(20, description="Rollout steps of linear warm-up.")
+    warmup_steps: NonNegativeInt = Field(default=20, description="Rollout steps of linear warm-up.")
     warmup_from_zero: bool = Field(
-        False, description="Step k of the warm-up uses (k-1)/warmup_steps, as the public run did, instead of k/warmup_steps."
+        default=False,
+        description="Step k of the warm-up uses (k-1)/warmup_steps, as the public run did, instead of k/warmup_steps.",
     )
-    adam_beta1: float = Field(0.9, ge=0, lt=1)
-    adam_beta2: float = Field(0.999, ge=0, lt=1)
-    adam_epsilon: PositiveFloat = Field(1e-8)
-    weight_decay: NonNegativeFloat = Field(0.1)
-    max_grad_norm: PositiveFloat = Field(1.0, description="A non-finite gradient skips the update and is counted.")
-    stop_after_seconds: PositiveFloat | None = Field(None, description="Save and stop after this long; null: never.")
+    adam_beta1: float = Field(default=0.9, ge=0, lt=1, description="AdamW's decay of the mean of gradients.")
+    adam_beta2: float = Field(default=0.999, ge=0, lt=1, description="AdamW's decay of the mean of squared gradients.")
+    adam_epsilon: PositiveFloat = Field(default=1e-8, description="AdamW's addition to the denominator.")
+    weight_decay: NonNegativeFloat = Field(default=0.1, description="AdamW's decoupled weight decay.")
+    max_grad_norm: PositiveFloat = Field(
+        default=1.0,
+        description="Longer gradients are scaled down to it. A non-finite one skips the update and is counted.",
+    )
+    stop_after_seconds: PositiveFloat | None = Field(
+        default=None, description="Save and stop after this long; null: never."
+    )
 
 
 class Preflight(Section):
     """What is checked before step 1."""
 
-    problems: NonNegativeInt = Field(16, description="Problems whose pass rate is measured; 0 measures none.")
+    problems: NonNegativeInt = Field(default=16, description="Problems whose pass rate is measured; 0 measures none.")
 
 
 class Eval(Section):
     """Periodic evaluation."""
 
-    benchmark: str = Field("heldout", description="A card in evals/.")
-    samples: PositiveInt = Field(4, description="Responses per problem, the n of avg@n.")
-    problems: PositiveInt | None = Field(None, description="Evaluate the first so many problems; null: all.")
-    every: PositiveInt | None = Field(None, description="Steps between evaluations; null: only at the end.")
-    before_training: bool = Field(True, description="Evaluate before step 1.")
-    after_training: bool = Field(True, description="Evaluate after the last step.")
+    benchmark: str = Field(default="heldout", description="A card in evals/.")
+    samples: PositiveInt = Field(default=4, description="Responses per problem, the n of avg@n.")
+    problems: PositiveInt | None = Field(default=None, description="Evaluate the first so many problems; null: all.")
+    every: PositiveInt | None = Field(default=None, description="Steps between evaluations; null: only at the end.")
+    before_training: bool = Field(default=True, description="Evaluate before step 1.")
+    after_training: bool = Field(default=True, description="Evaluate after the last step.")
 
 
 class Checkpoint(Section):
     """What is kept for resuming."""
 
-    every: PositiveInt = Field(20, description="Steps between checkpoints; one is also written at the end and on stop.")
-    keep_last: PositiveInt | Literal["all"] = Field(2, description="Newest checkpoints kept.")
+    every: PositiveInt = Field(
+        default=20, description="Steps between checkpoints; one is also written at the end and on stop."
+    )
+    keep_last: PositiveInt | Literal["all"] = Field(default=2, description="Newest checkpoints kept.")
 
 
 class Tracking(Section):
     """Where metrics and rollouts go besides metrics.jsonl."""
 
-    wandb: Literal["off", "offline", "online"] = Field("off")
-    project: str = Field("dapo", description="wandb project.")
-    rollouts: Literal["all", "sample", "none"] = Field("sample", description="Rollouts written to rollouts/.")
-    sampled_groups: PositiveInt = Field(4, description="Groups written per step with rollouts: sample.")
+    wandb: Literal["off", "offline", "online"] = Field(
+        default="off", description="offline writes a folder to upload later."
+    )
+    project: str = Field(default="dapo", description="wandb project.")
+    rollouts: Literal["all", "sample", "none"] = Field(default="sample", description="Rollouts written to rollouts/.")
+    sampled_groups: PositiveInt = Field(default=4, description="Groups written per step with rollouts: sample.")
 
 
 class Backend(Section):
     """Where the policy and the engine run."""
 
-    kind: Literal["local"] = Field("local", description="local: policy and engine in one process.")
-    device: Literal["auto", "cpu", "cuda"] = Field("auto", description="auto takes the GPU when there is one.")
-    threads: PositiveInt | None = Field(None, description="CPU threads of torch; null: 1 for models under 5M parameters.")
+    kind: Literal["local"] = Field(default="local", description="local: policy and engine in one process.")
+    device: Literal["auto", "cpu", "cuda"] = Field(default="auto", description="auto takes the GPU when there is one.")
+    threads: PositiveInt | None = Field(
+        default=None, description="CPU threads of torch; null: 1 for models under 5M parameters."
+    )
 
 
 class Recipe(Section):

@@ -1,0 +1,53 @@
+"""From the name or path on the command line to a recipe file."""
+
+from __future__ import annotations
+
+import difflib
+from pathlib import Path
+
+from dapo_cli.errors import UsageError
+from dapo_cli.recipe.origins import shown
+from dapo_cli.resources import resource_folder
+
+YAML_SUFFIXES = (".yaml", ".yml")
+
+
+def packaged_names() -> list[str]:
+    """The packaged recipes as they are named on the command line.
+
+    >>> "toy/naive_grpo" in packaged_names()
+    True
+    """
+    folder = resource_folder("recipes")
+    return sorted(path.relative_to(folder).with_suffix("").as_posix() for path in folder.rglob("*.yaml"))
+
+
+def find_recipe(reference: str | Path, folder: Path | None = None) -> tuple[Path, bool]:
+    """The file that `reference` means, and whether a packaged recipe was taken because there is no such file.
+
+    Paths are relative to `folder`, by default the working directory.
+
+    Raises:
+        UsageError: neither a file nor the name of a packaged recipe.
+    """
+    text = str(reference)
+    path = Path(text).expanduser() if folder is None else folder / Path(text).expanduser()
+    if path.is_file():
+        return path, False
+    names = packaged_names()
+    if text in names:
+        return resource_folder("recipes") / f"{text}.yaml", True
+    raise UsageError(f"{text}: {_not_found(text, names)}", f"Packaged recipes: {', '.join(names)}")
+
+
+def _not_found(text: str, names: list[str]) -> str:
+    is_path = text.endswith(YAML_SUFFIXES) or text.startswith((".", "/", "~"))
+    bare = text.removeprefix("recipes/").removesuffix(".yaml").removesuffix(".yml")
+    close = difflib.get_close_matches(bare, names, n=1, cutoff=0.5)
+    suggestion = f"; did you mean {close[0]}?" if close else ""
+    return f"no such file{suggestion}" if is_path else f"neither a file nor a packaged recipe{suggestion}"
+
+
+def packaged_note(reference: str | Path, path: Path) -> str:
+    """What is said when a name was resolved to a packaged recipe."""
+    return f"{reference}: not a file, took the packaged recipe {shown(path)}"
