@@ -1,0 +1,141 @@
+"""What a run leaves behind while it goes: metrics, rollouts, the screen, the tracker, checkpoints. One per process."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
+
+from dapo_cli.evaluation.result import EvaluationResult
+from dapo_cli.recipe.schema import Recipe
+from dapo_cli.run.checkpoints import save_checkpoint
+from dapo_cli.run.console import Console
+from dapo_cli.run.directory import RunDirectory
+from dapo_cli.run.files import Note, next_free
+from dapo_cli.run.metrics import Metrics
+from dapo_cli.run.rollout_metrics import rollout_metrics
+from dapo_cli.run.samples import Decode, choose_groups, save_rollouts
+from dapo_cli.run.signals import StopSignals
+from dapo_cli.run.tracking import Tracker
+from dapo_cli.types import RolloutGroup
+
+if TYPE_CHECKING:
+    from dapo_cli.backend.interface import Backend
+    from dapo_cli.rollout.collect import Collector
+    from dapo_cli.trainer import TrainState
+
+
+class Recorder:
+    """Passes what happens in a step to everything that keeps or shows it."""
+
+    def __init__(
+        self,
+        recipe: Recipe,
+        run: RunDirectory,
+        console: Console,
+        tracker: Tracker,
+        signals: StopSignals,
+        decode: Decode,
+    ) -> None:
+        self.recipe = recipe
+        self.run = run
+        self.signals = signals
+        self.evaluations: list[EvaluationResult] = []
+        self._console = console
+        self._tracker = tracker
+        self._decode = decode
+        self._metrics = Metrics(run.metrics_file, console.note)
+        self._started = time.monotonic()
+        self._saved: dict[str, Any] | None = None
+
+    @property
+    def has_lines(self) -> bool:
+        """Whether metrics.jsonl has a line already."""
+        return bool(self._metrics.last)
+
+    def note(self, text: str) -> None:
+        """Show something the user should know."""
+        self._console.note(text)
+
+    @contextmanager
+    def step(self, step: int) -> Iterator[None]:
+        """Collect the metrics of `step`; at the end write, show and track them. A step that raises leaves no line."""
+        with self._metrics.step(step):
+            yield
+        self._console.step(self._metrics.last)
+        self._tracker.log(self._metrics.last)
+
+    @contextmanager
+    def stage(self, name: str) -> Iterator[None]:
+        """Show that a stage runs and add its seconds to `time/<name>`."""
+        self._console.stage(name)
+        with self._metrics.time(name):
+            yield
+
+    def add(self, metrics: Mapping[str, float]) -> None:
+        """Metrics of the current step."""
+        self._metrics.add(metrics)
+
+    def rollouts(self, step: int, drawn: Sequence[RolloutGroup], kept: Sequence[RolloutGroup]) -> None:
+        """Measure a step's rollouts and save those that the recipe wants saved."""
+        self.add(rollout_metrics(drawn, kept))
+        tracking = self.recipe.tracking
+        chosen = choose_groups(drawn, kept, tracking.rollouts, tracking.sampled_groups)
+        self.add(save_rollouts(self.run, step, chosen, kept, self._decode))
+
+    def evaluation(self, result: EvaluationResult) -> None:
+        """A finished evaluation of the current step."""
+        self.evaluations.append(result)
+        self.add(result.to_metrics())
+        self._console.evaluation(result.settings.benchmark, result.to_metrics())
+
+    def stop_if_requested(self) -> None:
+        """Call at safe points; also notices the recipe's time limit.
+
+        Raises:
+            StopRequested: Ctrl-C, SIGTERM or `train.stop_after_seconds`.
+        """
+        limit = self.recipe.train.stop_after_seconds
+        if limit is not None and time.monotonic() - self._started > limit:
+            self.signals.request(TIME_LIMIT)
+        self.signals.raise_if_requested()
+
+    def save(self, state: TrainState, backend: Backend, collector: Collector) -> None:
+        """Write a checkpoint of the last finished step, unless this very state was saved last."""
+        content = {
+            "train": asdict(state),
+            "collector": collector.state_dict(),
+            "wandb_run_id": self._tracker.run_id,
+        }
+        if content == self._saved:
+            return
+        self._console.stage("checkpoint")
+        save_checkpoint(self.run, state.step, backend.save, content, self.recipe.checkpoint.keep_last)
+        self._saved = content
+
+
+TIME_LIMIT = "train.stop_after_seconds"
+
+
+def evaluation_folder_name(benchmark: str, step: int) -> str:
+    """The folder inside `evals/` of an evaluation during training."""
+    return f"{benchmark}_step_{step}"
+
+
+def move_evaluations_after(run: RunDirectory, step: int | None, note: Note) -> None:
+    """Move evaluations of later steps (None: all) aside, so that a resume does not take up samples of other weights."""
+    late = []
+    for folder in sorted(run.evals.glob("*_step_*")) if run.evals.is_dir() else []:
+        number = folder.name.rpartition("_")[2]
+        if number.isdigit() and (step is None or int(number) > step):
+            late.append(folder)
+    if not late:
+        return
+    aside = next_free(run.path, f"evals.after-{'start' if step is None else step}.{{}}")
+    aside.mkdir()
+    for folder in late:
+        os.rename(folder, aside / folder.name)
+    note(f"{run.evals}: {len(late)} evaluations moved to {aside.name}")

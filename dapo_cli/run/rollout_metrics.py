@@ -1,0 +1,73 @@
+"""What a step's rollouts say about the policy: keys `rollout/` and `reward/` of the metrics.
+
+Without an ending they are over every group that was drawn, which is what the policy does; with `_kept` over the groups
+that were trained on, which is what verl logs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from dapo_cli.types import Rollout, RolloutGroup
+
+
+def rollout_metrics(drawn: Sequence[RolloutGroup], kept: Sequence[RolloutGroup]) -> dict[str, float]:
+    """Counts of groups, and the means of `describe_rollouts` over drawn and kept groups.
+
+    Means over no rollout are left out. Rollouts must be scored.
+    """
+    sizes = [(group.num_correct, len(group.rollouts)) for group in drawn]
+    kept_indices = {group.index for group in kept}
+    informative = [group for group, (right, size) in zip(drawn, sizes, strict=True) if 0 < right < size]
+    drawn_rollouts = [rollout for group in drawn for rollout in group.rollouts]
+    kept_rollouts = [rollout for group in kept for rollout in group.rollouts]
+    metrics: dict[str, float] = {
+        "rollout/drawn_problems": len(drawn),
+        "rollout/kept_groups": len(kept),
+        "rollout/all_right_groups": sum(right == size for right, size in sizes),
+        "rollout/all_wrong_groups": sum(right == 0 for right, _ in sizes),
+        "rollout/unused_informative_groups": sum(group.index not in kept_indices for group in informative),
+    }
+    if drawn:
+        metrics["rollout/informative_fraction"] = len(informative) / len(drawn)
+        prompt_lengths = [len(group.prompt_ids) for group in drawn]
+        metrics["rollout/prompt_length_mean"] = float(np.mean(prompt_lengths))
+        metrics["rollout/prompt_length_max"] = max(prompt_lengths)
+    metrics |= describe_rollouts(drawn_rollouts)
+    metrics |= {f"{key}_kept": value for key, value in describe_rollouts(kept_rollouts).items()}
+    return metrics
+
+
+def describe_rollouts(rollouts: Sequence[Rollout]) -> dict[str, float]:
+    """Accuracy, lengths in tokens, endings, probability and rewards of scored rollouts; empty for none.
+
+    `rollout/probability_mean` is the mean over tokens of the probability they were sampled with (paper, figure 7d).
+    """
+    if not rollouts:
+        return {}
+    lengths = np.array([len(rollout.response_ids) for rollout in rollouts])
+    rewards = np.array([rollout.reward for rollout in rollouts])
+    penalties = np.array([rollout.overlong_penalty for rollout in rollouts])
+    outcomes = [rollout.scored.outcome for rollout in rollouts]
+    metrics = {
+        "rollout/accuracy": outcomes.count("right") / len(rollouts),
+        "rollout/no_answer_fraction": outcomes.count("no_answer") / len(rollouts),
+        "rollout/verifier_error_fraction": outcomes.count("verifier_error") / len(rollouts),
+        "rollout/truncated_fraction": sum(r.finish_reason == "length" for r in rollouts) / len(rollouts),
+        "rollout/response_length_mean": float(lengths.mean()),
+        "rollout/response_length_min": int(lengths.min()),
+        "rollout/response_length_max": int(lengths.max()),
+        "rollout/response_tokens": int(lengths.sum()),
+        "reward/mean": float(rewards.mean()),
+        "reward/min": float(rewards.min()),
+        "reward/max": float(rewards.max()),
+        "reward/score_mean": float(np.mean([rollout.scored.score for rollout in rollouts])),
+        "reward/overlong_penalty_mean": float(penalties.mean()),
+        "reward/overlong_penalized_fraction": float((penalties < 0).mean()),
+    }
+    if lengths.sum():
+        probabilities = sum(float(np.exp(r.rollout_logprobs, dtype=np.float64).sum()) for r in rollouts)
+        metrics["rollout/probability_mean"] = probabilities / int(lengths.sum())
+    return metrics

@@ -1,0 +1,132 @@
+"""The text of the live view and of the plain line: pure functions of what is known."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from rich.text import Text
+
+_HEADLINE = re.compile(r"eval/(?P<benchmark>[^/]+)/(?P<metric>avg@\d+)")
+_BLOCKS = "▁▂▃▄▅▆▇█"
+_ASCII_BLOCKS = "_.-=+*%#"
+_BAR_COLUMNS = 24
+_HISTORY = 40
+
+
+@dataclass
+class View:
+    """What the live view shows; one thread writes it, another draws it."""
+
+    title: str
+    total_steps: int
+    ascii_only: bool = False
+    row: Mapping[str, Any] = field(default_factory=dict)
+    accuracies: list[float] = field(default_factory=list)
+    evaluations: list[str] = field(default_factory=list)
+    """The first evaluation and the last, ready to print."""
+    stage: str | None = None
+    stage_started: float = 0.0
+    seconds_left: float | None = None
+    stopping: str | None = None
+
+    def set_step(self, row: Mapping[str, Any]) -> None:
+        """Take over a finished step's line."""
+        self.row = row
+        if row.get("rollout/accuracy") is not None:
+            self.accuracies = [*self.accuracies, row["rollout/accuracy"]][-_HISTORY:]
+        self.set_evaluation(row)
+
+    def set_evaluation(self, metrics: Mapping[str, Any]) -> None:
+        """Take over the headline of an evaluation, if `metrics` has one."""
+        text = headline(metrics)
+        if text is not None and self.evaluations[-1:] != [text]:
+            self.evaluations = [*self.evaluations[:1], text]
+
+
+def render(view: View, now: float, columns: int) -> Text:
+    """The live view, each line at most `columns` wide; `now` is on the clock of `stage_started`."""
+    step = int(view.row.get("step", 0))
+    done = min(_BAR_COLUMNS, _BAR_COLUMNS * step // view.total_steps)
+    full, empty = ("#", ".") if view.ascii_only else ("━", "─")
+    left = "" if view.seconds_left is None else f"  about {duration(view.seconds_left)} left"
+    lines = [
+        f"{view.title}  {full * done}{empty * (_BAR_COLUMNS - done)}  step {step}/{view.total_steps}{left}",
+        f"accuracy {number(view.row, 'rollout/accuracy')}  {sparkline(view.accuracies, view.ascii_only)}",
+        "  ".join(f"{name} {value}" for name, value in _fields(view.row)[1:]),
+    ]
+    if view.evaluations:
+        lines.append("evaluation " + " -> ".join(view.evaluations))
+    if view.stage is not None:
+        lines.append(f"{view.stage} {duration(now - view.stage_started)}")
+    if view.stopping is not None:
+        lines.append(view.stopping)
+    text = Text("\n".join(line[:columns] for line in lines), no_wrap=True, overflow="ellipsis")
+    text.highlight_words([view.title], "bold")
+    return text
+
+
+def plain_line(row: Mapping[str, Any], total_steps: int) -> str:
+    """One step in fixed fields, `name value` each, for logs; `-` stands for what this step does not have.
+
+    >>> plain_line({"step": 3, "rollout/accuracy": 0.5, "rollout/kept_groups": 2, "rollout/drawn_problems": 3}, 9)
+    'step 3/9  accuracy 0.500  reward -  length -  entropy -  kept 2/3  eval -  seconds -'
+    """
+    fields = [("step", f"{row['step']}/{total_steps}"), *_fields(row)]
+    fields += [("eval", headline(row) or "-"), ("seconds", number(row, "time/step", 1))]
+    return "  ".join(f"{name} {value}" for name, value in fields)
+
+
+def headline(metrics: Mapping[str, Any]) -> str | None:
+    """The avg@n of an evaluation, such as `heldout avg@4 0.325`; None where there is none."""
+    for key, value in metrics.items():
+        match = _HEADLINE.fullmatch(key)
+        if match and value is not None:
+            return f"{match['benchmark']} {match['metric']} {value:.3f}"
+    return None
+
+
+def number(row: Mapping[str, Any], key: str, decimals: int = 3) -> str:
+    """A value of `row` for people; `-` when it is missing, `nan` when it was not finite."""
+    if key not in row:
+        return "-"
+    return "nan" if row[key] is None else f"{row[key]:.{decimals}f}"
+
+
+def sparkline(values: Sequence[float], ascii_only: bool = False) -> str:
+    """Fractions from 0 to 1 as small bars.
+
+    >>> sparkline([0.0, 0.5, 1.0])
+    '▁▅█'
+    """
+    blocks = _ASCII_BLOCKS if ascii_only else _BLOCKS
+    return "".join(blocks[min(int(value * len(blocks)), len(blocks) - 1)] for value in values)
+
+
+def duration(seconds: float) -> str:
+    """Seconds for people.
+
+    >>> duration(7.2), duration(280), duration(7500)
+    ('7 s', '4 min 40 s', '2 h 5 min')
+    """
+    whole = round(seconds)
+    if whole < 60:
+        return f"{whole} s"
+    if whole < 3600:
+        return f"{whole // 60} min {whole % 60} s"
+    return f"{whole // 3600} h {whole % 3600 // 60} min"
+
+
+def _fields(row: Mapping[str, Any]) -> list[tuple[str, str]]:
+    kept = "-"
+    if "rollout/kept_groups" in row and "rollout/drawn_problems" in row:
+        kept = f"{row['rollout/kept_groups']}/{row['rollout/drawn_problems']}"
+    return [
+        ("accuracy", number(row, "rollout/accuracy")),
+        ("reward", number(row, "reward/mean")),
+        ("length", number(row, "rollout/response_length_mean", 1)),
+        ("entropy", number(row, "update/entropy")),
+        ("kept", kept),
+    ]
