@@ -42,7 +42,7 @@ TRAIN = {
     "clip_ratio_low": 0.2,
     "clip_ratio_high": 0.28,
     "dual_clip_ratio": 10.0,
-    "learning_rate": 1e-2,
+    "learning_rate": 3e-3,
     "adam_beta1": 0.9,
     "adam_beta2": 0.999,
     "adam_epsilon": 1e-8,
