@@ -27,6 +27,7 @@ from dapo_cli.evaluation.samples import (
 )
 from dapo_cli.recipe.schema import Reward
 from dapo_cli.reward.scoring import score_group
+from dapo_cli.rollout.seeds import rollout_seed
 from dapo_cli.types import Problem, RolloutGroup, RolloutRequest
 
 Generate = Callable[[Sequence[RolloutRequest]], Iterator[RolloutGroup]]
@@ -90,8 +91,7 @@ def load_result(folder: Path) -> EvaluationResult:
 
 def sample_seed(seed: int, problem_id: str, sample: int) -> int:
     """64-bit seed of one response: the same for every order of problems, number of samples and policy version."""
-    text = f"evaluation\0{seed}\0{problem_id}\0{sample}"
-    return int.from_bytes(blake2b(text.encode(), digest_size=8).digest(), "little")
+    return rollout_seed("evaluation", seed, problem_id, sample)
 
 
 def _requests(problems: Sequence[PromptedProblem], settings: EvaluationSettings) -> list[RolloutRequest]:

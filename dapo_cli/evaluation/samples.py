@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from dapo_cli.errors import DapoError, UsageError
+from dapo_cli.run.files import write_atomic
 from dapo_cli.types import FinishReason, Outcome
 
 SAMPLES, SETTINGS, REPORT = "samples.jsonl", "settings.json", "report.json"
@@ -74,13 +75,7 @@ def read_samples(path: Path) -> list[SampleRecord]:
 
 def write_json(path: Path, values: dict[str, Any]) -> None:
     """Write a JSON file so that a reader sees the old one or the new one, never a part."""
-    partial = path.with_name(f".{path.name}.partial")
-    with partial.open("w", encoding="utf-8") as file:
-        json.dump(values, file, indent=2, ensure_ascii=False, allow_nan=False)
-        file.write("\n")
-        file.flush()
-        os.fsync(file.fileno())
-    partial.replace(path)
+    write_atomic(path, json.dumps(values, indent=2, ensure_ascii=False, allow_nan=False) + "\n")
 
 
 def _cut_to_complete_problems(path: Path, samples_per_problem: int) -> list[SampleRecord]:

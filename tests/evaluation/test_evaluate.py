@@ -12,7 +12,7 @@ from dapo_cli.recipe.schema import Reward
 from dapo_cli.types import Problem, Rollout, RolloutGroup, Sampling
 
 SAMPLING = Sampling(8, 1.0, 0.7, 0, 0.0, 1.0, 0.0, 0.0, (2,), ())
-SETTINGS = EvaluationSettings("heldout", 3, SAMPLING, 11, "toy@step_5", "toy_sums", "abc")
+SETTINGS = EvaluationSettings("heldout", 3, SAMPLING, 12, "toy@step_5", "toy_sums", "abc")
 REWARD = Reward(overlong_buffer_length=4)
 PROBLEMS = [
     (Problem(f"p{i}", f"What is {i} + 1?", (), str(i + 1), "toy_sums"), np.array([5, i], np.int32)) for i in range(5)
@@ -51,8 +51,8 @@ def test_seeds_are_64_bits_of_seed_problem_and_sample():
     seeds = {sample_seed(seed, problem, sample) for seed in (0, 1) for problem in ("a", "b") for sample in range(8)}
     assert len(seeds) == 32
     assert 2**60 < max(seeds) < 2**64
-    # printf 'evaluation\0%s\0%s\0%s' 0 a 0 | b2sum -l 64, its bytes read from the last
-    assert sample_seed(0, "a", 0) == int.from_bytes(bytes.fromhex("6a7b64dcbb2dc959"), "little")
+    # printf 'evaluation\x1f%s\x1f%s\x1f%s' 0 a 0 | b2sum -l 64, its bytes read from the last
+    assert sample_seed(0, "a", 0) == int.from_bytes(bytes.fromhex("51c5629367effe1d"), "little")
 
 
 def test_results_do_not_depend_on_the_order_of_problems_nor_on_what_else_is_asked():
@@ -66,7 +66,7 @@ def test_results_do_not_depend_on_the_order_of_problems_nor_on_what_else_is_aske
 
 def test_counts_rates_and_metrics_are_those_of_the_responses():
     kinds = [
-        [random.Random(sample_seed(11, problem.problem_id, sample)).choice(KINDS) for sample in range(3)]
+        [random.Random(sample_seed(SETTINGS.seed, problem.problem_id, sample)).choice(KINDS) for sample in range(3)]
         for problem, _ in PROBLEMS
     ]
     flat = [kind for row in kinds for kind in row]
@@ -104,7 +104,7 @@ def test_each_response_is_one_line(tmp_path):
     assert [(line["problem_id"], line["sample"]) for line in lines] == [
         (f"p{i}", s) for i in range(5) for s in range(3)
     ]
-    assert lines[4]["seed"] == sample_seed(11, "p1", 1)
+    assert lines[4]["seed"] == sample_seed(SETTINGS.seed, "p1", 1)
     assert lines[4]["response"] == response(PROBLEMS[1][0], lines[4]["seed"]).response
 
 
@@ -115,7 +115,7 @@ def test_a_killed_evaluation_goes_on_and_ends_in_the_same_files(tmp_path, groups
     with pytest.raises(KeyboardInterrupt):
         evaluate(killed_after(groups), PROBLEMS, SETTINGS, REWARD, tmp_path / "killed")
     samples = tmp_path / "killed" / "samples.jsonl"
-    if groups:  # a line of the next problem was being written
+    if groups:  # the last write was cut short
         samples.write_bytes(samples.read_bytes()[: -torn or None])
     seen = []
 

@@ -1,0 +1,175 @@
+"""Export a policy as a Hugging Face folder, believed only after it was loaded again and found equal."""
+
+from __future__ import annotations
+
+import copy
+import json
+import shutil
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, get_args
+
+from dapo_cli import __version__
+from dapo_cli.errors import UsageError, VerificationError
+from dapo_cli.export.model_card import model_card
+
+if TYPE_CHECKING:
+    import torch
+
+Dtype = Literal["float32", "bfloat16", "float16"]
+MAX_SHARD_SIZE = "5GB"
+_PROBE_TEXT = "Solve 3 + 4 = ? Answer: 7 \u2713\n"
+# Equal weights in equal kernels; the margin is for libraries whose sums depend on memory alignment.
+_LOGPROB_TOLERANCE = {"float32": 1e-4, "bfloat16": 5e-2, "float16": 1e-2}
+
+
+def export_folder(model: Any, tokenizer: Any, destination: Path, dtype: Dtype, provenance: Mapping[str, Any]) -> Path:
+    """Write `model` in `dtype` with its tokenizer, generation config and model card; returns `destination`.
+
+    The folder is written beside its destination, loaded again, compared with the model after the cast (names, shapes,
+    values, tied head, log-probs, tokens, generation config), and only then renamed. `model` is left as it is; two more
+    copies of it are in memory meanwhile.
+
+    Raises:
+        UsageError: `destination` exists and is not an empty folder, or an unknown dtype.
+        VerificationError: what was written is not the model; nothing is left behind.
+    """
+    destination = destination.resolve()
+    _refuse_destination(destination)
+    if dtype not in get_args(Dtype):
+        raise UsageError(f"--dtype: must be one of {', '.join(get_args(Dtype))}, got {dtype!r}")
+    partial = destination.with_name(f".{destination.name}.partial")
+    shutil.rmtree(partial, ignore_errors=True)
+    partial.mkdir(parents=True)
+    try:
+        expected = _cast_copy(model, dtype)
+        _write(expected, model.generation_config, tokenizer, partial)
+        (partial / "README.md").write_text(model_card(destination.name, {**provenance, **_made_by(dtype)}), "utf-8")
+        problems = list(_differences(expected, model.generation_config, tokenizer, partial))
+        if problems:
+            lines = "\n".join(f"  {problem}" for problem in problems)
+            raise VerificationError(f"{destination}: the exported model is not the one that was trained\n{lines}")
+        if destination.exists():
+            destination.rmdir()
+        partial.rename(destination)
+    finally:
+        shutil.rmtree(partial, ignore_errors=True)
+    return destination
+
+
+def _refuse_destination(destination: Path) -> None:
+    if destination.exists() and (not destination.is_dir() or any(destination.iterdir())):
+        raise UsageError(f"--out: {destination} exists and is not an empty folder", hint="Give another --out.")
+
+
+def _cast_copy(model: Any, dtype: Dtype) -> Any:
+    """The model in `dtype` on the CPU, made anew from its config.
+
+    `model.to(dtype)` would also cast the buffers that no checkpoint holds (rotary frequencies), which a loaded model
+    computes in float32.
+    """
+    import torch
+    from transformers import AutoModelForCausalLM
+
+    state = {
+        name: tensor.detach().to("cpu", getattr(torch, dtype) if tensor.is_floating_point() else tensor.dtype)
+        for name, tensor in model.state_dict().items()
+    }
+    broken = [name for name, tensor in state.items() if not torch.isfinite(tensor).all()]
+    if broken:
+        raise VerificationError(f"export: values that are not finite in {dtype}: {', '.join(broken[:5])}")
+    config = copy.deepcopy(model.config)
+    with torch.random.fork_rng(devices=[]):  # the initial values are thrown away; training must not notice
+        expected = AutoModelForCausalLM.from_config(config, dtype=getattr(torch, dtype), attn_implementation="eager")
+    expected.load_state_dict(state)
+    lost = "; ".join(_tensor_differences(state, expected.state_dict()))
+    if lost:
+        raise VerificationError(f"export: the model does not fit its own config: {lost}")
+    return expected.eval()
+
+
+def _write(expected: Any, generation_config: Any, tokenizer: Any, folder: Path) -> None:
+    from transformers import GenerationConfig
+
+    # transformers refuses to save some published generation configs (temperature without do_sample).
+    expected.generation_config = GenerationConfig()
+    expected.save_pretrained(folder, max_shard_size=MAX_SHARD_SIZE)
+    text = json.dumps(generation_config.to_diff_dict(), indent=2, sort_keys=True) + "\n"
+    (folder / "generation_config.json").write_text(text, "utf-8")
+    tokenizer.save_pretrained(folder)
+
+
+def _made_by(dtype: Dtype) -> dict[str, Any]:
+    import torch
+    import transformers
+
+    versions = {"dapo": __version__, "torch": torch.__version__, "transformers": transformers.__version__}
+    return {"dtype": dtype, "versions": versions}
+
+
+def _differences(expected: Any, generation_config: Any, tokenizer: Any, folder: Path) -> Iterator[str]:
+    """What a fresh load of `folder` has that is not as expected, one line each."""
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    try:
+        loaded, info = AutoModelForCausalLM.from_pretrained(
+            folder, attn_implementation="eager", dtype="auto", output_loading_info=True
+        )
+        loaded_tokenizer = AutoTokenizer.from_pretrained(folder)
+    except Exception as error:  # whatever stops a loader stops the user's too
+        yield f"cannot be loaded: {type(error).__name__}: {error}"
+        return
+    for kind in ("missing_keys", "unexpected_keys", "mismatched_keys"):
+        yield from (f"{kind.replace('_', ' ')}: {name}" for name in sorted(map(str, info[kind])))
+    different = list(_tensor_differences(expected.state_dict(), loaded.state_dict()))
+    yield from different
+    if _head_is_tied(loaded) != _head_is_tied(expected):
+        yield f"output head: tied {_head_is_tied(expected)}, loaded as tied {_head_is_tied(loaded)}"
+    if not different:
+        yield from _logprob_difference(expected, loaded)
+    yield from _tokenizer_differences(tokenizer, loaded_tokenizer)
+    if _comparable(loaded.generation_config) != _comparable(generation_config):
+        yield "generation_config.json: differs"
+
+
+def _tensor_differences(expected: dict[str, torch.Tensor], loaded: dict[str, torch.Tensor]) -> Iterator[str]:
+    import torch
+
+    for name in sorted({*expected, *loaded}):
+        if name not in expected or name not in loaded:
+            yield f"{name}: only in the {'loaded' if name in loaded else 'trained'} model"
+        elif expected[name].shape != loaded[name].shape or expected[name].dtype != loaded[name].dtype:
+            want, got = (f"{tuple(t.shape)} {t.dtype}" for t in (expected[name], loaded[name]))
+            yield f"{name}: {want}, loaded as {got}"
+        elif not torch.equal(expected[name], loaded[name]):
+            yield f"{name}: other values after loading"
+
+
+def _logprob_difference(expected: Any, loaded: Any) -> Iterator[str]:
+    import torch
+
+    vocab = expected.config.get_text_config().vocab_size
+    ids = (torch.arange(16) * 7 % vocab)[None]  # [1, 16]
+    with torch.no_grad():
+        want, got = (m(input_ids=ids).logits.float().log_softmax(-1) for m in (expected, loaded.eval()))
+    worst = float((want - got).abs().max())
+    if not worst <= _LOGPROB_TOLERANCE[str(expected.dtype).removeprefix("torch.")]:
+        yield f"log-probs of a fixed prompt are off by {worst:.3g}"
+
+
+def _tokenizer_differences(tokenizer: Any, loaded: Any) -> Iterator[str]:
+    want = {"vocabulary": tokenizer.get_vocab(), "tokens of a fixed text": tokenizer(_PROBE_TEXT)["input_ids"]}
+    got = {"vocabulary": loaded.get_vocab(), "tokens of a fixed text": loaded(_PROBE_TEXT)["input_ids"]}
+    for field in ("chat_template", "eos_token_id", "pad_token_id", "bos_token_id"):
+        want[field], got[field] = getattr(tokenizer, field), getattr(loaded, field)
+    yield from (f"tokenizer: differs in {field}" for field in want if want[field] != got[field])
+
+
+def _head_is_tied(model: Any) -> bool:
+    return bool(model.get_output_embeddings().weight is model.get_input_embeddings().weight)
+
+
+def _comparable(generation_config: Any) -> dict[str, Any]:
+    values: dict[str, Any] = json.loads(json.dumps(generation_config.to_diff_dict()))
+    values.pop("transformers_version", None)
+    return values

@@ -1,0 +1,85 @@
+"""From a training checkpoint back to a model: `model/` of the run says what it is, the checkpoint holds its weights."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from hashlib import blake2b
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from dapo_cli.errors import DapoError, VerificationError
+from dapo_cli.export.huggingface import Dtype, export_folder
+
+if TYPE_CHECKING:
+    import torch
+
+WEIGHTS = "model.safetensors"
+
+
+def convert_checkpoint(
+    run_dir: Path, checkpoint: Path, destination: Path, dtype: Dtype, provenance: Mapping[str, Any]
+) -> Path:
+    """Export the policy of a checkpoint as a verified Hugging Face folder; see `load_policy` and `export_folder`."""
+    model, tokenizer = load_policy(run_dir, checkpoint)
+    return export_folder(model, tokenizer, destination, dtype, provenance)
+
+
+def load_policy(run_dir: Path, checkpoint: Path) -> tuple[Any, Any]:
+    """The float32 model and the tokenizer of a checkpoint folder of a run, on the CPU and in eval mode.
+
+    Raises:
+        DapoError: a file is missing.
+        VerificationError: the checkpoint's tensors are not those of the model; each is named.
+    """
+    base, weights = run_dir / "model", checkpoint / WEIGHTS
+    for path in (base / "config.json", weights):
+        if not path.is_file():
+            raise DapoError(f"{path}: no such file", hint="Is this the folder of a run, and the checkpoint complete?")
+    import torch
+    from safetensors.torch import load_file
+    from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, GenerationConfig
+
+    model = AutoModelForCausalLM.from_config(AutoConfig.from_pretrained(base), dtype=torch.float32)
+    _load_strictly(model, load_file(weights), weights)
+    if (base / "generation_config.json").is_file():
+        model.generation_config = GenerationConfig.from_pretrained(base)
+    return model.eval(), AutoTokenizer.from_pretrained(base)
+
+
+def weights_hash(folder: Path) -> str:
+    """Hash of the names and contents of the weight files in a folder: names the weights wherever they are copied.
+
+    Raises:
+        DapoError: there are no weight files.
+    """
+    files = sorted(path for path in folder.iterdir() if path.suffix == ".safetensors")
+    if not files:
+        raise DapoError(f"{folder}: no .safetensors file")
+    digest = blake2b(digest_size=16)
+    for path in files:
+        digest.update(path.name.encode() + b"\0")
+        with path.open("rb") as file:
+            while chunk := file.read(1 << 24):
+                digest.update(chunk)
+    return digest.hexdigest()
+
+
+def _load_strictly(model: Any, state: dict[str, torch.Tensor], source: Path) -> None:
+    """Load `state` into `model`; a tensor that two names share (a tied head) is expected once, or twice and equal."""
+    import torch
+
+    expected = model.state_dict()
+    owners: dict[int, str] = {}
+    alias = {name: owners.setdefault(tensor.data_ptr(), name) for name, tensor in expected.items()}
+    stored = {alias[name] for name in state if name in alias}
+    wrong = [f"missing: {name}" for name in expected if alias[name] == name and name not in stored]
+    wrong += [f"unexpected: {name}" for name in state if name not in expected]
+    for name in state.keys() & expected.keys():
+        if state[name].shape != expected[name].shape:
+            wrong.append(f"{name}: shape {tuple(state[name].shape)}, the model has {tuple(expected[name].shape)}")
+        elif alias[name] in state and not torch.equal(state[name], state[alias[name]]):
+            wrong.append(f"{name}: differs from {alias[name]}, to which it is tied")
+    if wrong:
+        lines = "\n".join(f"  {line}" for line in sorted(wrong))
+        raise VerificationError(f"{source}: not the weights of {type(model).__name__}\n{lines}")
+    model.load_state_dict(state, strict=False)
