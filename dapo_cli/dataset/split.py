@@ -38,8 +38,8 @@ def split_rows(rows: Sequence[Row], heldout_problems: int) -> Split:
     agreed = {key: twins for key, twins in by_id.items() if len({row.answer.strip() for row in twins}) == 1}
     if heldout_problems >= len(agreed):
         raise UsageError(
-            f"dataset.heldout_problems: got {heldout_problems}, but only {len(agreed)} problems are left once duplicates "
-            "and conflicting answers are dropped; at least one has to stay for training"
+            f"dataset.heldout_problems: got {heldout_problems}, but only {len(agreed)} problems are left once "
+            "duplicates and conflicting answers are dropped; at least one has to stay for training"
         )
     heldout_ids = set(sorted(agreed)[:heldout_problems])
     return Split(
