@@ -1,7 +1,7 @@
-"""Saves a checkpoint in a child that is killed at its k-th file operation, for every k; prints what is found after each.
+"""Saves a checkpoint in a child that is killed at its k-th file operation, for every k; prints what is found then.
 
 Usage: killed_saves.py FOLDER STEP. FOLDER gets one run per k, each with complete checkpoints 1 and 2; STEP is what the
-child saves. One JSON object per line: {"k", "finished", "newest", "version", "names"}.
+child saves. One JSON object per line: the dictionary below.
 """
 
 import json
@@ -12,6 +12,7 @@ from pathlib import Path
 
 from dapo_cli.run.checkpoints import newest_complete, save_checkpoint
 from dapo_cli.run.directory import RunDirectory
+from dapo_cli.run.integrity import find_damage
 
 EVENTS = {"open", "os.mkdir", "os.rename", "os.remove", "os.rmdir", "os.listdir", "os.scandir"}
 
@@ -52,6 +53,8 @@ def main(folder, step):
         finished = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
         newest = newest_complete(run, note=lambda text: None)
         names = sorted(entry.name for entry in run.checkpoints.iterdir())
+        sealed = [int(path.parent.name[5:]) for path in run.checkpoints.glob("step_*/manifest.json")]
+        liars = [s for s in sealed if find_damage(run.checkpoints / f"step_{s}", s, check_hashes=True)]
         version = newest.state["version"] if newest else None
         weights = (newest.path / "model" / "weights.bin").read_bytes()[:3].decode() if newest else None
         after = save_checkpoint(run, step, write("again"), {"version": "again"}, keep_last=2)
@@ -64,6 +67,7 @@ def main(folder, step):
                     "version": version,
                     "weights": weights,
                     "names": names,
+                    "sealed_but_damaged": liars,
                     "again": newest_complete(run).state["version"],
                     "names_after": sorted(entry.name for entry in after.path.parent.iterdir()),
                 }

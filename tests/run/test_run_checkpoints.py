@@ -68,7 +68,8 @@ def test_a_damaged_checkpoint_is_skipped_with_the_reason(run, harm, reason):
     assert newest_complete(run, notes.append).step == 1
     assert len(notes) == 1
     assert "step_2: skipped: " in notes[0]
-    pytest.raises(DapoError, find_checkpoint, run, 2).match(reason)
+    with pytest.raises(DapoError, match=reason):
+        find_checkpoint(run, 2)
 
 
 def test_a_renamed_checkpoint_is_not_taken_for_another_step(run):
@@ -136,6 +137,7 @@ def test_killed_at_any_file_operation_a_complete_checkpoint_is_found(tmp_path, s
     assert [outcome["finished"] for outcome in outcomes] == [False] * (len(outcomes) - 1) + [True]
     for outcome in outcomes:
         assert outcome["newest"] in {2, step}, outcome
+        assert outcome["sealed_but_damaged"] == [], outcome
         assert outcome["version"] == outcome["weights"], outcome
         assert outcome["newest"] == 2 or outcome["version"] == "new", outcome
         assert outcome["again"] == "again", outcome

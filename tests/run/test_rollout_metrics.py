@@ -1,0 +1,102 @@
+import re
+import sys
+from pathlib import Path
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parent))
+from groups import make_group, make_rollout
+
+from dapo_cli.run.metrics import Metrics
+from dapo_cli.run.rollout_metrics import rollout_metrics
+from dapo_cli.run.samples import save_rollouts
+
+MIXED = make_group(
+    0,
+    [
+        make_rollout(True, 1, probability=0.5),
+        make_rollout(False, 4, probability=0.25, penalty=-0.5, finish="length", outcome="no_answer"),
+    ],
+)
+ALL_RIGHT = make_group(1, [make_rollout(True, 2), make_rollout(True, 3, penalty=-0.25)])
+ALL_WRONG = make_group(2, [make_rollout(False, 5), make_rollout(False, 5, outcome="verifier_error")])
+SURPLUS = make_group(3, [make_rollout(True, 2), make_rollout(False, 2)])
+
+
+def test_over_drawn_and_over_kept():
+    metrics = rollout_metrics([MIXED, ALL_RIGHT, ALL_WRONG, SURPLUS], [MIXED])
+    assert metrics["rollout/drawn_problems"] == 4
+    assert metrics["rollout/kept_groups"] == 1
+    assert metrics["rollout/all_right_groups"] == 1
+    assert metrics["rollout/all_wrong_groups"] == 1
+    assert metrics["rollout/unused_informative_groups"] == 1
+    assert metrics["rollout/informative_fraction"] == 0.5
+    assert metrics["rollout/accuracy"] == 0.5  # 4 of 8
+    assert metrics["rollout/accuracy_kept"] == 0.5
+    assert metrics["rollout/response_length_mean"] == 3.0  # (1+4 + 2+3 + 5+5 + 2+2) / 8
+    assert metrics["rollout/response_length_mean_kept"] == 2.5
+    assert (metrics["rollout/response_length_min"], metrics["rollout/response_length_max"]) == (1, 5)
+    assert (metrics["rollout/response_tokens"], metrics["rollout/response_tokens_kept"]) == (24, 5)
+    assert metrics["rollout/prompt_length_mean"] == 2.5  # 1, 2, 3, 4
+    assert metrics["rollout/prompt_length_max"] == 4
+    assert (metrics["rollout/truncated_fraction"], metrics["rollout/truncated_fraction_kept"]) == (0.125, 0.5)
+    assert metrics["rollout/no_answer_fraction_kept"] == 0.5
+    assert metrics["rollout/verifier_error_fraction"] == 0.125
+    assert metrics["rollout/probability_mean_kept"] == pytest.approx(0.3)  # (0.5 + 4 x 0.25) / 5
+    assert metrics["rollout/probability_mean"] == pytest.approx(11 / 24)  # (0.5 + 4 x 0.25 + 19 x 0.5) / 24
+    assert metrics["reward/mean"] == -0.09375  # (-0.5 - 0.25) / 8
+    assert metrics["reward/mean_kept"] == -0.25  # (1 - 1.5) / 2
+    assert (metrics["reward/min"], metrics["reward/max"]) == (-1.5, 1.0)
+    assert metrics["reward/score_mean"] == 0.0
+    assert metrics["reward/overlong_penalty_mean"] == -0.09375
+    assert metrics["reward/overlong_penalized_fraction"] == 0.25
+
+
+def test_an_all_right_group_with_penalties_is_not_informative():
+    metrics = rollout_metrics([ALL_RIGHT], [])
+    assert metrics["rollout/informative_fraction"] == 0
+    assert metrics["rollout/unused_informative_groups"] == 0
+
+
+def test_means_over_nothing_are_left_out():
+    metrics = rollout_metrics([ALL_WRONG], [])
+    assert metrics["rollout/kept_groups"] == 0
+    assert not [key for key in metrics if key.endswith("_kept")]
+    assert rollout_metrics([], [])["rollout/drawn_problems"] == 0
+
+
+def test_a_response_without_tokens_counts_in_lengths():
+    metrics = rollout_metrics([make_group(0, [make_rollout(False, 0), make_rollout(False, 0)])], [])
+    assert metrics["rollout/response_length_mean"] == 0
+    assert "rollout/probability_mean" not in metrics
+
+
+def documented_patterns():
+    text = (Path(__file__).parents[2] / "docs" / "metrics.md").read_text()
+    cells = [line.split("|")[1] for line in text.splitlines() if line.startswith("| `")]
+    keys = [key for cell in cells for key in re.findall(r"`([^`]+)`", cell)]
+    return [re.compile(re.sub(r"<\\?[a-z]+>", "[^/]+", re.escape(key))) for key in keys]
+
+
+def test_every_key_of_a_line_is_documented_once(tmp_path):
+    class Run:
+        rollouts = tmp_path / "rollouts"
+
+    metrics = Metrics(tmp_path / "metrics.jsonl")
+    with metrics.step(1):
+        metrics.add(rollout_metrics([MIXED, ALL_RIGHT, ALL_WRONG, SURPLUS], [MIXED]))
+        metrics.add(save_rollouts(Run, 1, [MIXED], [MIXED], lambda ids: "prompt"))
+        metrics.add({"updates": 1, "eval/heldout/avg@4": 0.5})
+        with metrics.time("generate"):
+            pass
+    patterns = documented_patterns()
+    assert len(patterns) > 50
+    assert [key for key in metrics.last if not any(pattern.fullmatch(key) for pattern in patterns)] == []
+    emitted_prefixes = ("rollout/", "reward/")
+    trainer_keys = re.compile(r"rollout/logprob_mismatch_.*")
+    stale = [
+        pattern.pattern.replace("\\", "")
+        for pattern in patterns
+        if pattern.pattern.startswith(emitted_prefixes) and not any(pattern.fullmatch(key) for key in metrics.last)
+    ]
+    assert [key for key in stale if not trainer_keys.fullmatch(key)] == []
