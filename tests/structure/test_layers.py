@@ -13,12 +13,13 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("dapo_cli.backend",),
     (
         "dapo_cli.rollout.collect",
+        "dapo_cli.workload",
         "dapo_cli.trainer",
-        "dapo_cli.preflight",
         "dapo_cli.evaluation",
         "dapo_cli.export",
         "dapo_cli.run",
     ),
+    ("dapo_cli.launch",),
     ("dapo_cli.cli",),
 )
 TORCH_FREE = ("dapo_cli.errors", "dapo_cli.types", "dapo_cli.resources", "dapo_cli.recipe")
