@@ -1,4 +1,4 @@
-"""Print two evaluations side by side: `before_and_after.py BEFORE AFTER`, folders with samples.jsonl and settings.json."""
+"""Print two evaluations side by side: `before_and_after.py BEFORE AFTER`, the folders of their samples and settings."""
 
 from __future__ import annotations
 
