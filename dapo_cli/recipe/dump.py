@@ -19,6 +19,12 @@ class _Dumper(yaml.SafeDumper):
         return True
 
 
+def _text(dumper: yaml.SafeDumper, text: str) -> yaml.ScalarNode:
+    # PyYAML folds the line breaks of Unicode (U+0085, U+2028) in plain and single-quoted text, and reads spaces back.
+    return dumper.represent_scalar("tag:yaml.org,2002:str", text, style=None if text.isprintable() else '"')
+
+
+_Dumper.add_representer(str, _text)
 for _tag, _pattern, _first in CORE_SCHEMA:
     _Dumper.add_implicit_resolver(_tag, re.compile(_pattern), _first)
 

@@ -168,9 +168,7 @@ def kind_of(value: Any) -> str:
         return "a section"
     if isinstance(value, list):
         return "a list"
-    if value is None:
-        return "null"
-    if isinstance(value, bool):
-        return str(value).lower()
+    if value is None or isinstance(value, bool):
+        return {None: "null", True: "true", False: "false"}[value]
     text = repr(value)
     return text if len(text) <= 60 else text[:56] + " ..."

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import os
 from pathlib import Path
 
 from dapo_cli.errors import UsageError
@@ -31,9 +32,12 @@ def find_recipe(reference: str | Path, folder: Path | None = None) -> tuple[Path
         UsageError: neither a file nor the name of a packaged recipe.
     """
     text = str(reference)
-    path = Path(text).expanduser() if folder is None else folder / Path(text).expanduser()
-    if path.is_file():
+    path = (folder or Path()) / os.path.expanduser(text)
+    # os.path, because Path.is_file raises for names that no file can have.
+    if os.path.isfile(path):
         return path, False
+    if text and os.path.isdir(path) and text not in packaged_names():
+        raise UsageError(f"{text}: a folder, not a recipe file", "Name the .yaml file in it.")
     names = packaged_names()
     if text in names:
         return resource_folder("recipes") / f"{text}.yaml", True
@@ -43,8 +47,9 @@ def find_recipe(reference: str | Path, folder: Path | None = None) -> tuple[Path
 def _not_found(text: str, names: list[str]) -> str:
     is_path = text.endswith(YAML_SUFFIXES) or text.startswith((".", "/", "~"))
     bare = text.removeprefix("recipes/").removesuffix(".yaml").removesuffix(".yml")
-    close = difflib.get_close_matches(bare, names, n=1, cutoff=0.5)
-    suggestion = f"; did you mean {close[0]}?" if close else ""
+    known = {spelling: name for name in names for spelling in (name, name.rsplit("/", 1)[-1])}
+    close = difflib.get_close_matches(bare, known, n=1, cutoff=0.5)
+    suggestion = f"; did you mean {known[close[0]]}?" if close else ""
     return f"no such file{suggestion}" if is_path else f"neither a file nor a packaged recipe{suggestion}"
 
 

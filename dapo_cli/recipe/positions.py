@@ -38,7 +38,7 @@ class _Loader(yaml.SafeLoader):
 
 
 for _tag, _pattern, _first in CORE_SCHEMA:
-    _Loader.add_implicit_resolver(_tag, re.compile(_pattern), _first)  # type: ignore[no-untyped-call]
+    _Loader.add_implicit_resolver(_tag, re.compile(_pattern), _first)
 
 
 @dataclass(slots=True)
@@ -68,7 +68,9 @@ def parse_yaml(text: str, source: str) -> Document:
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         line = mark.line + 1 if mark else 1
-        raise UsageError(f"{source}:{line}: not valid YAML: {error.problem or error.context}") from error
+        # PyYAML's "but found another document" goes on from its context.
+        parts = [error.context, error.problem] if str(error.problem).startswith("but ") else [error.problem]
+        raise UsageError(f"{source}:{line}: not valid YAML: {' '.join(str(part) for part in parts)}") from error
     except yaml.YAMLError as error:
         raise UsageError(f"{source}: not valid YAML: {' '.join(str(error).split())}") from error
     except RecursionError as error:

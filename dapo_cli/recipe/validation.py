@@ -29,11 +29,17 @@ def validate(merged: Layer, file: Origin) -> Recipe | list[PlacedProblem]:
     problems: dict[KeyPath, PlacedProblem] = {}
     for detail in details:
         path, node = _leaf(detail["loc"])
-        key = ".".join(path)
-        if path not in problems and not any(f"{other}.".startswith(f"{key}.") for other in reported):
+        if path not in problems and not _is_reported(path, reported, merged.data):
             message = _message(detail["type"], path, node, merged.data)
             problems[path] = PlacedProblem(_place(merged, path, file), _dotted(path), message)
     return list(problems.values())
+
+
+def _is_reported(path: KeyPath, reported: set[str], data: dict[str, Any]) -> bool:
+    """Whether the value at `path`, or one inside it, is already reported as unreadable, and so absent or null here."""
+    key = ".".join(path)
+    inside = any(other.startswith(f"{key}.") for other in reported)
+    return inside or (key in reported and _value_at(data, path) is None)
 
 
 def _leaf(location: tuple[int | str, ...]) -> tuple[KeyPath, SchemaNode]:
@@ -50,9 +56,10 @@ def _leaf(location: tuple[int | str, ...]) -> tuple[KeyPath, SchemaNode]:
 
 
 def _place(merged: Layer, path: KeyPath, file: Origin) -> Origin:
-    """Where the key is stated, else the nearest section around it."""
-    stated = (merged.origins.get(path[:length]) for length in range(len(path), 0, -1))
-    return next((origin for origin in stated if origin is not None), file)
+    """Where the key is stated, or a key inside it, else the nearest section around it."""
+    inside = [origin for key, origin in merged.origins.items() if key[: len(path)] == path]
+    around = [merged.origins[path[:length]] for length in range(len(path), 0, -1) if path[:length] in merged.origins]
+    return [*inside, *around, file][0]
 
 
 def _message(kind: str, path: KeyPath, node: SchemaNode, data: dict[str, Any]) -> str:
@@ -87,7 +94,7 @@ def _siblings(path: KeyPath) -> list[str]:
 
 def _value_at(data: Any, path: KeyPath) -> Any:
     for part in path:
-        data = data[int(part)] if isinstance(data, list) else data[part]
+        data = data[int(part)] if isinstance(data, list) else data.get(part)
     return data
 
 
@@ -120,4 +127,4 @@ def _is_number(text: str) -> bool:
 
 def _dotted(path: KeyPath) -> str:
     """`prompt.few_shot[0].answer` of its parts."""
-    return "".join(f"[{part}]" if part.isdigit() else f".{part}" for part in path).removeprefix(".")
+    return path[0] + "".join(f"[{part}]" if part.isdigit() else f".{part}" for part in path[1:])

@@ -41,12 +41,12 @@ def properties(node: SchemaNode) -> dict[str, SchemaNode]:
 
 
 def child_node(node: SchemaNode, part: str | int) -> SchemaNode | None:
-    """The schema of a key of a section or of the items of a list of sections; None when there is none."""
+    """The schema of a key of a section or of the items of a list; None when there is none."""
     if isinstance(part, str):
         child = properties(node).get(part)
         return None if child is None else _resolve(child)
     items = [choice["items"] for choice in _alternatives(_resolve(node)) if "items" in choice]
-    return _resolve(items[0]) if items and properties(items[0]) else None
+    return _resolve(items[0]) if items else None
 
 
 def expected(node: SchemaNode) -> str:
