@@ -21,7 +21,7 @@ Outcome = Literal["right", "wrong", "no_answer", "verifier_error"]
 class Problem:
     """One row of a dataset.
 
-    >>> Problem("9f2c", "What is 3 + 4?", ({"role": "user", "content": "What is 3 + 4?"},), "7", "toy_sums").ground_truth
+    >>> Problem("9f2c", "3 + 4?", ({"role": "user", "content": "3 + 4?"},), "7", "toy_sums").ground_truth
     '7'
     """
 

@@ -35,6 +35,9 @@ def export_folder(model: Any, tokenizer: Any, destination: Path, dtype: Dtype, p
         VerificationError: what was written is not the model; nothing is left behind.
     """
     destination = destination.resolve()
+    from dapo_cli.policy.model import quiet_transformers
+
+    quiet_transformers()
     _refuse_destination(destination)
     if dtype not in get_args(Dtype):
         raise UsageError(f"--dtype: must be one of {', '.join(get_args(Dtype))}, got {dtype!r}")

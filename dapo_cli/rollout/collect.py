@@ -87,6 +87,12 @@ class Collector:
             self.stream.load_state_dict(start)
             raise
 
+    def sample(self, count: int) -> list[RolloutGroup]:
+        """Scored groups of the next `count` problems, whatever they are worth."""
+        pending: deque[Iterator[RolloutGroup]] = deque()
+        self._submit(pending, count)
+        return [self._next_scored(pending) for _ in range(count)]
+
     def _fill(self) -> StepGroups:
         settings = self.recipe.dynamic_sampling
         wanted = self.recipe.train.prompts_per_step

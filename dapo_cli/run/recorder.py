@@ -112,8 +112,8 @@ class Recorder:
         }
         if content == self._saved:
             return
-        self._console.stage("checkpoint")
-        save_checkpoint(self.run, state.step, backend.save, content, self.recipe.checkpoint.keep_last)
+        with self.stage("checkpoint"):
+            save_checkpoint(self.run, state.step, backend.save, content, self.recipe.checkpoint.keep_last)
         self._saved = content
 
 

@@ -8,8 +8,12 @@ import numpy as np
 import pytest
 import torch
 from tiny import fixed_batch, tiny_policy, tiny_recipe
+from transformers import LlamaConfig, LlamaForCausalLM
 
+from dapo_cli.algorithm.advantage import group_advantages
 from dapo_cli.backend.local import LocalBackend
+from dapo_cli.policy import attention
+from dapo_cli.policy.batch import Batch
 from dapo_cli.policy.forward import response_logprobs
 from dapo_cli.policy.update import accumulate_gradients, make_optimizer, update
 
@@ -130,6 +134,35 @@ def sharpened(factor):
     with torch.no_grad():
         policy.lm_head.weight *= factor
     return policy
+
+
+def reference_case(reference, tokens_per_microbatch):
+    """The model, rollouts and recipe of the recorded updates."""
+    attention.register()
+    config = LlamaConfig(**reference["model"])
+    config._attn_implementation = attention.NAME
+    policy = LlamaForCausalLM(config).eval()
+    with torch.no_grad():
+        for name, parameter in policy.named_parameters():
+            values = torch.tensor(reference["initial_parameters_1024ths"][name], dtype=torch.float32) / 1024
+            parameter.copy_(values.view_as(parameter))
+    rollouts = reference["rollouts"]
+    rewards = np.array([rollout["reward"] for rollout in rollouts]).reshape(4, 4)
+    lengths = np.array([len(rollout["token_ids"]) for rollout in rollouts], dtype=np.int32)
+    prompts = np.array([rollout["prompt_length"] for rollout in rollouts], dtype=np.int32)
+    old = np.concatenate([rollout["old_logprobs"] for rollout in rollouts]).astype(np.float32)
+    batch = Batch(
+        token_ids=np.concatenate([rollout["token_ids"] for rollout in rollouts]).astype(np.int32),
+        prompt_lengths=prompts,
+        response_lengths=lengths - prompts,
+        groups=np.array([rollout["group"] for rollout in rollouts], dtype=np.int32),
+        advantages=group_advantages(rewards, reference["train"]["normalize"]).reshape(-1),
+        in_loss=np.ones(16, dtype=bool),
+        rollout_logprobs=old,
+        old_logprobs=old,
+    )
+    train = {k: v for k, v in reference["train"].items() if k not in ("updates", "temperature", "normalize")}
+    return policy, batch, tiny_recipe(train=train | {"tokens_per_microbatch": tokens_per_microbatch})
 
 
 @pytest.mark.parametrize("tokens_per_microbatch", [24, 64, 4096])

@@ -1,0 +1,214 @@
+"""The command line: parses, calls one function, shows what came out. Everything heavy is imported inside a command."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+app = typer.Typer(
+    name="dapo",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode="rich",
+    context_settings={"help_option_names": ["-h", "--help"]},
+    help="Reproduce, check and extend DAPO: prepare data, train, evaluate, convert. Each command reads one recipe.",
+)
+
+RecipeArgument = Annotated[str, typer.Argument(metavar="RECIPE", help="A recipe file, or the name of a packaged one.")]
+SetOption = Annotated[
+    list[str] | None,
+    typer.Option("--set", metavar="SECTION.KEY=VALUE", help="Override a key of the recipe; repeatable."),
+]
+
+
+def note(text: str) -> None:
+    """Show something the user should know, beside what a script reads from standard output."""
+    typer.echo(text, err=True)
+
+
+@app.command("prepare-data")
+def prepare_data(
+    recipe: RecipeArgument,
+    source: Annotated[Path | None, typer.Option(help="Read this file instead of dataset.source.")] = None,
+    out: Annotated[Path | None, typer.Option(help="Write here instead of runs/_data/<name>-<hash>.")] = None,
+    set_: SetOption = None,
+) -> None:
+    """Turn a dataset into checked training and held-out problems with a data card."""
+    from dapo_cli.dataset.prepare import prepare
+    from dapo_cli.recipe.loading import load_recipe
+
+    loaded = load_recipe(recipe, set_ or [])
+    _show_notes(loaded.notes)
+    prepared = prepare(loaded.recipe, source, out)
+    counts = prepared.card.counts
+    state = "is prepared already" if prepared.already_prepared else "prepared"
+    typer.echo(
+        f"{prepared.folder}: {state}: {counts.train} training and {counts.heldout} held-out problems of "
+        f"{counts.rows_read} rows ({counts.duplicates_dropped} duplicates and {counts.conflicting_rows_dropped} rows "
+        "with conflicting answers dropped)"
+    )
+    typer.echo(f"next: dapo train {recipe}")
+
+
+@app.command()
+def check(recipe: RecipeArgument, set_: SetOption = None) -> None:
+    """Print the resolved recipe, where each value comes from, and the numbers that follow from it."""
+    from rich.console import Console
+
+    from dapo_cli.recipe.explain import render_check
+    from dapo_cli.recipe.loading import load_recipe
+
+    loaded = load_recipe(recipe, set_ or [])
+    _show_notes(loaded.notes)
+    Console().print(render_check(loaded))
+    typer.echo(f"next: dapo prepare-data {recipe}")
+
+
+@app.command()
+def train(
+    recipe: RecipeArgument,
+    run_dir: Annotated[Path | None, typer.Option(help="Run directory; default runs/<recipe>.")] = None,
+    resume: Annotated[bool, typer.Option("--resume", help="Continue at the newest complete checkpoint.")] = False,
+    fresh: Annotated[bool, typer.Option("--fresh", help="Move an existing run aside and start over.")] = False,
+    from_: Annotated[
+        str | None, typer.Option("--from", metavar="RUN[@STEP]", help="Start a new run from this checkpoint.")
+    ] = None,
+    set_: SetOption = None,
+) -> None:
+    """Train by one recipe."""
+    from dapo_cli.errors import UsageError
+    from dapo_cli.recipe.loading import load_recipe
+
+    if resume and (fresh or from_ is not None):
+        raise UsageError("--resume cannot be combined with --fresh or --from")
+    loaded = load_recipe(recipe, set_ or [])
+    _show_notes(loaded.notes)
+    from dapo_cli.launch import Start, start_training
+    from dapo_cli.run.recorder import TIME_LIMIT
+    from dapo_cli.run.signals import StopRequested
+
+    start = Start(run_dir or Path("runs") / loaded.name, resume, fresh, from_)
+    try:
+        finished = start_training(loaded, recipe, start, note)
+    except StopRequested as stop:
+        again = f"dapo train {recipe} --resume" + (f" --run-dir {run_dir}" if run_dir else "")
+        typer.echo(f"{start.run_dir}: {stop.message}; next: {again}")
+        raise typer.Exit(0 if TIME_LIMIT in stop.message else stop.exit_code) from None
+    _show_finished(finished.run.path, finished.already_finished, finished.state.step)
+    if len(finished.evaluations) > 1:
+        from rich.console import Console
+
+        from dapo_cli.evaluation.report import comparison_table
+
+        Console().print(comparison_table(finished.evaluations[0], finished.evaluations[-1]))
+    typer.echo(f"next: dapo eval --run {finished.run.path}")
+
+
+def _show_finished(run: Path, already: bool, step: int) -> None:
+    if already:
+        typer.echo(f"{run}: finished, {step} steps are done; a higher train.steps goes on from there with --resume")
+    else:
+        typer.echo(f"{run}: finished after step {step}")
+
+
+@app.command("eval")
+def evaluate(
+    recipe: Annotated[
+        str | None, typer.Argument(metavar="[RECIPE]", help="The recipe to evaluate by; a run brings its own.")
+    ] = None,
+    run: Annotated[str | None, typer.Option(metavar="RUN[@STEP]", help="Evaluate a checkpoint of this run.")] = None,
+    model: Annotated[str | None, typer.Option(help="Evaluate this model instead of the recipe's.")] = None,
+    samples: Annotated[int | None, typer.Option(min=1, help="Responses per problem.")] = None,
+    out: Annotated[Path | None, typer.Option(help="Folder for samples.jsonl and report.json.")] = None,
+    set_: SetOption = None,
+) -> None:
+    """Evaluate a run or a model on its recipe's benchmark, with confidence intervals."""
+    from rich.console import Console
+
+    from dapo_cli.errors import UsageError
+    from dapo_cli.recipe.loading import load_recipe
+
+    if (run is None) == (recipe is None):
+        raise UsageError("give either a RECIPE or --run RUN", hint="dapo eval --run runs/demo, or dapo eval demo")
+    if run is not None and model is not None:
+        raise UsageError("--run and --model exclude each other", hint="dapo eval RECIPE --model PATH")
+    overrides = [*(set_ or []), *([f"eval.samples={samples}"] if samples else [])]
+    from dapo_cli.evaluation.command import evaluate_model, evaluate_run
+    from dapo_cli.evaluation.report import evaluation_table
+
+    if run is not None:
+        from dapo_cli.run.checkpoints import find_checkpoint, parse_run_reference
+        from dapo_cli.run.directory import RunDirectory
+
+        path, step = parse_run_reference(run)
+        directory = RunDirectory.open(path)
+        loaded = load_recipe(directory.recipe_file, overrides)
+        checkpoint = find_checkpoint(directory, step, note)
+        with _progress() as progress:
+            result, folder = evaluate_run(loaded, directory, checkpoint, out, note, progress)
+        following = f"dapo convert {path}@{checkpoint.step} --out {path.name}-hf"
+    else:
+        assert recipe is not None
+        loaded = load_recipe(recipe, overrides)
+        _show_notes(loaded.notes)
+        with _progress() as progress:
+            result, folder = evaluate_model(loaded, model or loaded.recipe.model.path, out, note, progress)
+        following = f"dapo train {recipe}"
+    Console().print(evaluation_table(result))
+    typer.echo(f"{folder}: samples.jsonl and report.json")
+    typer.echo(f"next: {following}")
+
+
+@app.command()
+def convert(
+    run: Annotated[
+        str, typer.Argument(metavar="RUN[@STEP]", help="A run directory; the newest checkpoint by default.")
+    ],
+    out: Annotated[Path, typer.Option(help="The folder to write.")],
+    dtype: Annotated[str, typer.Option(help="float32, bfloat16 or float16.")] = "float32",
+) -> None:
+    """Turn a checkpoint into a Hugging Face folder, verified by loading it again."""
+    from dapo_cli.export.command import convert_run
+
+    folder = convert_run(run, out, dtype, note)
+    typer.echo(f"{folder}: written and verified")
+    typer.echo(f"next: dapo eval RECIPE --model {folder}")
+
+
+@contextmanager
+def _progress() -> Iterator[Callable[[int, int], None]]:
+    """A progress bar on a terminal; elsewhere nothing, the table at the end says it all."""
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+    columns = (TextColumn("problems"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=Console(stderr=True), transient=True, disable=not sys.stderr.isatty()) as bar:
+        task = bar.add_task("")
+        yield lambda done, total: bar.update(task, completed=done, total=total)
+
+
+def _show_notes(notes: tuple[str, ...]) -> None:
+    for text in notes:
+        note(text)
+
+
+def main() -> None:
+    """Run the command line; a user's mistake ends with one message and its exit code, never with a traceback."""
+    from dapo_cli.errors import DapoError
+
+    try:
+        app()
+    except DapoError as error:
+        note(f"error: {error.message}")
+        if error.hint:
+            note(f"hint: {error.hint}")
+        sys.exit(error.exit_code)
+    except KeyboardInterrupt:
+        note("interrupted")
+        sys.exit(130)

@@ -1,0 +1,152 @@
+"""What a run or an evaluation works on: model, tokenizer, rendered problems and stated sampling, from one recipe."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from dapo_cli.dataset.identity import overlap
+from dapo_cli.dataset.load import Prepared
+from dapo_cli.errors import UsageError
+from dapo_cli.evaluation.benchmark import load_benchmark
+from dapo_cli.evaluation.result import EvaluationSettings
+from dapo_cli.policy.model import load_tokenizer, max_positions
+from dapo_cli.recipe.loading import LoadedRecipe, key_error
+from dapo_cli.recipe.schema import Recipe
+from dapo_cli.rollout.prompts import PromptRenderer, RenderedPrompt, stop_token_ids, training_sampling
+from dapo_cli.types import Problem, Sampling
+
+MODEL_CACHE = Path("runs") / "_models"
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Workload:
+    """Rendered problems and how to sample for them."""
+
+    loaded: LoadedRecipe
+    prepared: Prepared
+    contaminated: bool
+    tokenizer: Any
+    model_config: Any
+    generation_config: Any
+    train: tuple[RenderedPrompt, ...]
+    heldout: tuple[RenderedPrompt, ...]
+    sampling: Sampling
+
+    @property
+    def recipe(self) -> Recipe:
+        """The recipe itself."""
+        return self.loaded.recipe
+
+    def evaluation_settings(self, model: str, samples: int | None = None) -> EvaluationSettings:
+        """How the recipe's benchmark is evaluated; `model` names the weights."""
+        recipe = self.recipe
+        benchmark = load_benchmark(recipe.eval.benchmark)
+        return EvaluationSettings(
+            benchmark=benchmark.name,
+            samples=samples or recipe.eval.samples,
+            sampling=benchmark.resolve_sampling(
+                recipe.rollout.max_response_tokens, self.sampling.stop_token_ids, recipe.rollout.stop_strings
+            ),
+            seed=recipe.rollout.seed,
+            model=model,
+            dataset=self.prepared.card.dataset.name,
+            dataset_hash=self.prepared.card.settings_hash,
+            contaminated=self.contaminated,
+        )
+
+
+def check_contamination(recipe: Recipe, prepared: Prepared) -> bool:
+    """Whether training problems are among the benchmark's (compared on letters and digits).
+
+    Raises:
+        UsageError: they are, and the recipe does not allow it.
+    """
+    common = overlap(prepared.train, prepared.heldout)
+    if common and not recipe.dataset.allow_benchmark_overlap:
+        raise UsageError(
+            f"dataset: {len(common)} training problems are in the benchmark {recipe.eval.benchmark}: "
+            f"{', '.join(common[:3])}",
+            hint="remove them, or dataset.allow_benchmark_overlap: true; every report then says CONTAMINATED",
+        )
+    return bool(common)
+
+
+def load_workload(
+    loaded: LoadedRecipe, prepared: Prepared, resolved_model: str, note: Callable[[str], None]
+) -> Workload:
+    """Load tokenizer and configs, check positions, and render every problem; no weights are read.
+
+    Raises:
+        UsageError: a prompt is too long, or prompt and response do not fit the model's positions.
+    """
+    recipe = loaded.recipe
+    contaminated = check_contamination(recipe, prepared)
+    config, generation_config = load_configs(resolved_model, recipe)
+    check_positions(loaded, config)
+    tokenizer = load_tokenizer(resolved_model, recipe.model)
+    renderer = PromptRenderer(tokenizer, recipe.prompt)
+    return Workload(
+        loaded=loaded,
+        prepared=prepared,
+        contaminated=contaminated,
+        tokenizer=tokenizer,
+        model_config=config,
+        generation_config=generation_config,
+        train=_render(renderer, prepared.train, "training", note),
+        heldout=_render(renderer, prepared.heldout[: recipe.eval.problems], "held-out", note),
+        sampling=training_sampling(recipe.rollout, stop_token_ids(recipe.rollout, generation_config)),
+    )
+
+
+def _render(
+    renderer: PromptRenderer, problems: Sequence[Problem], kind: str, note: Callable[[str], None]
+) -> tuple[RenderedPrompt, ...]:
+    if not problems:
+        return ()
+    prompts, dropped = renderer.render_all(problems)
+    if dropped:
+        note(f"{dropped} of {len(problems)} {kind} problems dropped: longer than prompt.max_prompt_tokens")
+    return tuple(prompts)
+
+
+def load_configs(resolved_model: str, recipe: Recipe) -> tuple[Any, Any]:
+    """The model's config and generation config (an empty one where the checkpoint has none).
+
+    Raises:
+        UsageError: there is no config that transformers can read.
+    """
+    from transformers import AutoConfig, GenerationConfig
+
+    revision = recipe.model.revision
+    try:
+        config = AutoConfig.from_pretrained(resolved_model, revision=revision)
+    except (OSError, ValueError) as error:
+        reason = str(error).strip().splitlines()[0]
+        raise UsageError(f"model.path: {recipe.model.path}: cannot be loaded: {reason}") from error
+    try:
+        generation_config = GenerationConfig.from_pretrained(resolved_model, revision=revision)
+    except OSError:
+        generation_config = GenerationConfig.from_model_config(config)
+    return config, generation_config
+
+
+def check_positions(loaded: LoadedRecipe, config: Any) -> None:
+    """Prompt and response must fit the positions the model was made for.
+
+    Raises:
+        UsageError: they do not.
+    """
+    recipe = loaded.recipe
+    positions = max_positions(config)
+    longest = recipe.prompt.max_prompt_tokens + recipe.rollout.max_response_tokens
+    if positions is not None and longest > positions:
+        raise key_error(
+            loaded,
+            "rollout.max_response_tokens",
+            f"prompt.max_prompt_tokens {recipe.prompt.max_prompt_tokens} + {recipe.rollout.max_response_tokens} = "
+            f"{longest} tokens, but {recipe.model.path} has {positions} positions",
+            hint=f"lower one of them so that the sum is at most {positions}",
+        )
