@@ -75,7 +75,8 @@ wheel-check: $(VENV)/.dev ## Build sdist and wheel, install the wheel in an empt
 	$(BIN)/python .ci/wheel_check.py --torch $(TORCH_VERSION) $(if $(TORCH_INDEX),--torch-index $(TORCH_INDEX))
 
 bench: $(VENV)/.dev ## Profile a toy step: the share of time outside generate, forward and backward
-	$(BIN)/python benchmarks/toy_step.py
+	$(BIN)/dapo prepare-data demo
+	$(BIN)/python benchmarks/profile_toy_step.py
 
 clean: ## Remove .venv, builds and caches; runs/ stays
 	rm -rf $(VENV) build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
