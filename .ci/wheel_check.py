@@ -72,7 +72,8 @@ def use(venv: Path, folder: Path) -> None:
     dapo, python = str(venv / "bin" / "dapo"), str(venv / "bin" / "python")
     run([dapo, "--help"], folder)
     for name in RESOURCE_FOLDERS:
-        run([python, "-c", f"import {name}"], folder, expected=1)
+        if "ModuleNotFoundError" not in run([python, "-c", f"import {name}"], folder, expected=1):
+            sys.exit(f"wheel-check: importing {name} failed, but not because it is absent")
     run([dapo, "prepare-data", "demo"], folder)
     run([dapo, "train", "demo", *TWO_STEPS], folder)
     run([dapo, "eval", "--run", "runs/demo", "--samples", "1"], folder)
