@@ -8,11 +8,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from dapo_cli.dataset.cards import DatasetCard
 from dapo_cli.dataset.data_card import DataCard, answer_forms, as_markdown, count_rows, examples, file_hash
 from dapo_cli.dataset.prompt_template import apply_template
-from dapo_cli.dataset.rows import Row, read_rows, sum_rows
-from dapo_cli.dataset.settings import Settings, prepared_folder, resolve, source_path
+from dapo_cli.dataset.rows import Row
+from dapo_cli.dataset.settings import Settings, prepared_folder, resolve, source_path, source_rows
 from dapo_cli.dataset.split import Split, assert_disjoint, split_rows
 from dapo_cli.errors import UsageError, VerificationError
 from dapo_cli.recipe.schema import Recipe
@@ -44,7 +43,7 @@ def prepare(recipe: Recipe, source: Path | None = None, out: Path | None = None)
     folder = out or prepared_folder(recipe)
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         return PreparedData(folder, _checked_card(folder, settings, path), already_prepared=True)
-    rows = _rows(settings, path)
+    rows = source_rows(settings, path)
     split = split_rows(rows, settings.heldout_problems)
     assert_disjoint([row.problem for _, row in split.train], [row.problem for _, row in split.heldout])
     temporary = folder.with_name(f".{folder.name}.{os.getpid()}")
@@ -56,25 +55,6 @@ def prepare(recipe: Recipe, source: Path | None = None, out: Path | None = None)
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
     return PreparedData(folder, card, already_prepared=False)
-
-
-def training_rows(card: DatasetCard, heldout_problems: int) -> list[Row]:
-    """The training rows of a generated dataset with `heldout_problems` held out, without writing anything.
-
-    Raises:
-        UsageError: the card reads a file, or nothing would be left.
-    """
-    settings = Settings(card, None, heldout_problems, "{problem}")
-    return [row for _, row in split_rows(_rows(settings, None), heldout_problems).train]
-
-
-def _rows(settings: Settings, path: Path | None) -> list[Row]:
-    if settings.columns is not None and path is not None:
-        return read_rows(path, settings.columns.problem_column, settings.columns.answer_column)
-    card = settings.card
-    if card.digits is None or card.terms is None or card.problems is None:
-        raise UsageError(f"{card.name}: a dataset that is read from a file needs its source")
-    return sum_rows(card.digits, card.terms, card.problems)
 
 
 def read_data_card(folder: Path) -> DataCard:

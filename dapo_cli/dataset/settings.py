@@ -9,6 +9,8 @@ from pathlib import Path
 
 from dapo_cli.dataset.cards import DatasetCard, FileColumns, card_names, load_card
 from dapo_cli.dataset.prompt_template import template_text
+from dapo_cli.dataset.rows import Row, read_rows, sum_rows
+from dapo_cli.dataset.split import Split, split_rows
 from dapo_cli.errors import UsageError
 from dapo_cli.recipe.schema import Recipe
 
@@ -107,3 +109,26 @@ def source_path(recipe: Recipe, settings: Settings, source: Path | None) -> Path
     if not path.is_file():
         raise UsageError(f"{path}: source: no such file; give another with --source FILE or dataset.source")
     return path
+
+
+def source_rows(settings: Settings, path: Path | None) -> list[Row]:
+    """Every row of the file at `path`, or of the generator.
+
+    Raises:
+        UsageError: see `read_rows` and `sum_rows`; or a file is needed and not given.
+    """
+    if settings.columns is not None and path is not None:
+        return read_rows(path, settings.columns.problem_column, settings.columns.answer_column)
+    card = settings.card
+    if card.digits is None or card.terms is None or card.problems is None:
+        raise UsageError(f"{card.name}: a dataset that is read from a file needs its source")
+    return sum_rows(card.digits, card.terms, card.problems)
+
+
+def generated_split(card: DatasetCard, heldout_problems: int) -> Split:
+    """The problems of a generated dataset, split as `prepare` splits them, without writing anything.
+
+    Raises:
+        UsageError: the card reads a file, or nothing would be left to train on.
+    """
+    return split_rows(source_rows(Settings(card, None, heldout_problems, "{problem}"), None), heldout_problems)
