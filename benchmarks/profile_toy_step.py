@@ -41,7 +41,7 @@ def timed(kind: str, function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def install_timers() -> None:
-    """Time the engine's sampling, the trainer's forwards (old log-probs included), its backwards and optimizer steps."""
+    """Time the engine, the forwards (old log-probs included), the backwards and the optimizer steps."""
     from dapo_cli.backend import local
 
     HFEngine._sample_next_batch = timed("generate", HFEngine._sample_next_batch)  # type: ignore[method-assign]

@@ -139,8 +139,8 @@ def evaluate(
     if run is not None and model is not None:
         raise UsageError("--run and --model exclude each other", hint="dapo eval RECIPE --model PATH")
     overrides = [*(set_ or []), *([f"eval.samples={samples}"] if samples else [])]
-    from dapo_cli.evaluation.command import evaluate_model, evaluate_run
-    from dapo_cli.evaluation.report import evaluation_table
+    from dapo_cli.evaluation.command import baseline_of, evaluate_model, evaluate_run
+    from dapo_cli.evaluation.report import comparison_table, evaluation_table
 
     if run is not None:
         from dapo_cli.run.checkpoints import find_checkpoint, parse_run_reference
@@ -152,6 +152,7 @@ def evaluate(
         checkpoint = find_checkpoint(directory, step, note)
         with _progress() as progress:
             result, folder = evaluate_run(loaded, directory, checkpoint, out, note, progress)
+        baseline = baseline_of(directory, result)
         following = f"dapo convert {path}@{checkpoint.step} --out {path.name}-hf"
     else:
         assert recipe is not None
@@ -159,8 +160,9 @@ def evaluate(
         _show_notes(loaded.notes)
         with _progress() as progress:
             result, folder = evaluate_model(loaded, model or loaded.recipe.model.path, out, note, progress)
+        baseline = None
         following = f"dapo train {recipe}"
-    Console().print(evaluation_table(result))
+    Console().print(evaluation_table(result) if baseline is None else comparison_table(baseline, result))
     typer.echo(f"{folder}: samples.jsonl and report.json")
     typer.echo(f"next: {following}")
 

@@ -192,12 +192,9 @@ def _model_identity(resolved: str, config: Any) -> dict[str, Any]:
 
 
 def _run(workload: Workload, resolved: str, run: RunDirectory, point: _StartingPoint, note: Note) -> Finished:
-    from dapo_cli.backend.local import LocalBackend
-
     recipe = workload.recipe
     save_model_description(workload, run)
-    backend = LocalBackend(recipe, resolved, workload.tokenizer)
-    note(f"{recipe.model.path}: on {backend.device} with {backend.threads} CPU threads")
+    backend = make_backend(workload, resolved, note)
     with Console(run.path.name, recipe.train.steps) as console, StopSignals(console.stopping) as signals:
         wandb_run_id = point.checkpoint.state["wandb_run_id"] if point.checkpoint and point.resuming else None
         tracker = start_tracker(recipe.tracking, run.path, recipe.model_dump(), wandb_run_id, console.note)
@@ -217,6 +214,17 @@ def _run(workload: Workload, resolved: str, run: RunDirectory, point: _StartingP
             tracker.close()
             backend.close()
     return Finished(run, state, tuple(recorder.evaluations))
+
+
+def make_backend(workload: Workload, resolved: str, note: Note) -> Backend:
+    """The backend the recipe asks for."""
+    from dapo_cli.backend.local import LocalBackend
+
+    backends = {"local": LocalBackend}
+    recipe = workload.recipe
+    backend = backends[recipe.backend.kind](recipe, resolved, workload.tokenizer)
+    note(f"{recipe.model.path}: {backend.describe()}")
+    return backend
 
 
 def save_model_description(workload: Workload, run: RunDirectory) -> None:

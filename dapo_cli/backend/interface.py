@@ -16,6 +16,10 @@ from dapo_cli.types import RolloutGroup, RolloutRequest
 class Backend(Protocol):
     """Policy and engine, wherever they run. Exchanges `types.py` objects and CPU arrays only."""
 
+    def describe(self) -> str:
+        """Where it runs, in words."""
+        ...
+
     def generate(self, requests: Sequence[RolloutRequest]) -> Iterator[RolloutGroup]:
         """Submit `requests` at once and yield their groups as they finish, in the order of submission."""
         ...

@@ -35,7 +35,13 @@ class LocalBackend:
         num_parameters = sum(parameter.numel() for parameter in self.policy.parameters())
         self.threads = set_threads(recipe.backend, num_parameters)
         self.optimizer = make_optimizer(self.policy, recipe.train)
-        self.engine = HFEngine(self.policy, tokenizer, recipe.model.dtype, recipe.rollout.max_concurrent_rollouts)
+        engines = {"hf": HFEngine}
+        engine = engines[recipe.rollout.engine]
+        self.engine = engine(self.policy, tokenizer, recipe.model.dtype, recipe.rollout.max_concurrent_rollouts)
+
+    def describe(self) -> str:
+        """Where it runs, in words."""
+        return f"{self.recipe.rollout.engine} engine on {self.device}, {self.threads} CPU threads"
 
     def generate(self, requests: Sequence[RolloutRequest]) -> Iterator[RolloutGroup]:
         """Submit `requests` at once and yield their groups in the order of submission."""

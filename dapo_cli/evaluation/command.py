@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from dapo_cli.backend.local import pick_device, set_threads
 from dapo_cli.dataset.load import open_prepared
-from dapo_cli.evaluation.evaluate import evaluate
+from dapo_cli.evaluation.evaluate import evaluate, load_result
 from dapo_cli.evaluation.result import EvaluationResult
+from dapo_cli.evaluation.samples import REPORT
 from dapo_cli.export.policy_folder import load_policy, weights_hash
 from dapo_cli.policy import attention
 from dapo_cli.policy.model import load_model, prepare_policy, probe_packing, resolve_model
@@ -20,6 +22,7 @@ from dapo_cli.rollout.hf_engine import HFEngine
 from dapo_cli.run.checkpoints import Checkpoint
 from dapo_cli.run.directory import RunDirectory
 from dapo_cli.run.files import Note
+from dapo_cli.run.recorder import evaluation_folder_name
 from dapo_cli.workload import MODEL_CACHE, load_workload
 
 Progress = Callable[[int, int], None]
@@ -39,6 +42,17 @@ def evaluate_run(
     benchmark = recipe.eval.benchmark
     folder = out or run.evals / f"{benchmark}_avg{recipe.eval.samples}_at_{checkpoint.step}"
     return _evaluate(loaded, (str(run.path / "model"), name), (policy, tokenizer), folder, (note, progress)), folder
+
+
+def baseline_of(run: RunDirectory, result: EvaluationResult) -> EvaluationResult | None:
+    """The run's evaluation from before training, if it asked the same problems as often with the same sampling."""
+    folder = run.evals / evaluation_folder_name(result.settings.benchmark, 0)
+    if not (folder / REPORT).is_file():
+        return None
+    baseline = load_result(folder)
+    asked = [[problem.problem_id for problem in each.problems] for each in (baseline, result)]
+    same_settings = replace(baseline.settings, model=result.settings.model) == result.settings
+    return baseline if same_settings and asked[0] == asked[1] else None
 
 
 def evaluate_model(

@@ -70,7 +70,7 @@ def _unpack_gguf(file: Path, cache: Path) -> Path:
     missing = [name for name in ("gguf", "accelerate") if importlib.util.find_spec(name) is None]
     if missing:
         raise UsageError(
-            f"model.path: reading {file.name} needs {' and '.join(missing)}", hint="pip install 'dapo[gguf]'"
+            f"model.path: reading {file.name} needs {' and '.join(missing)}", hint="pip install gguf accelerate"
         )
     from transformers import AutoModelForCausalLM, AutoTokenizer
 

@@ -21,7 +21,7 @@ def check_tracking(settings: Tracking) -> None:
     if settings.wandb != "off" and importlib.util.find_spec("wandb") is None:
         raise UsageError(
             f"tracking.wandb: {settings.wandb} needs the package wandb, which is not installed",
-            hint="pip install 'dapo[wandb]' (or: pip install wandb), or set tracking.wandb to off",
+            hint="pip install wandb, or set tracking.wandb to off",
         )
 
 

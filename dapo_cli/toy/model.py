@@ -48,10 +48,17 @@ def new_toy_model(seed: int) -> tuple[LlamaForCausalLM, PreTrainedTokenizerFast]
 
 def toy_model_name() -> str:
     """toy-<hash of everything that changes the warm-started model but code; FORMAT_VERSION stands for that>."""
+    from dapo_cli.toy.task import GUESS, MOST_RAMBLING, RAMBLE, RAMBLE_ON, SLIP
     from dapo_cli.toy.tokenizer import CHAT_TEMPLATE, vocabulary
     from dapo_cli.toy.warm_start import SETTINGS
 
-    parts = [FORMAT_VERSION, SETTINGS, list(vocabulary()), CHAT_TEMPLATE]
+    parts = [
+        FORMAT_VERSION,
+        SETTINGS,
+        (GUESS, SLIP, RAMBLE, RAMBLE_ON, MOST_RAMBLING),
+        list(vocabulary()),
+        CHAT_TEMPLATE,
+    ]
     return f"toy-{hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:12]}"
 
 
@@ -71,8 +78,9 @@ def toy_model_folder(cache_root: Path) -> Path:
     print(f"making the toy model in {folder}, about 30 seconds", flush=True)
     model, tokenizer = new_toy_model(seed=SETTINGS["seed"])
     record = warm_start(model, tokenizer)
+    measured = ", ".join(f"{share:.1%} ({sampling})" for sampling, share in record["heldout_accuracy"].items())
     low, high = record["target_accuracy"]
-    print(f"toy model: {record['heldout_accuracy']:.1%} right on held-out sums (meant to be {low:.0%} to {high:.0%})")
+    print(f"toy model: {measured} of answers to held-out sums right, meant to be {low:.0%} to {high:.0%}", flush=True)
     temporary = folder.with_name(f".{folder.name}.{os.getpid()}")
     shutil.rmtree(temporary, ignore_errors=True)
     temporary.mkdir(parents=True)

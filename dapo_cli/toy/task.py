@@ -19,7 +19,7 @@ CARD = "toy_sums"
 RESERVED_PROBLEMS = 1000
 """Problems kept out of the warm start, those with the smallest ids, so that a recipe may hold out as many."""
 
-GUESS, SLIP, RAMBLE, RAMBLE_ON = 0.5, 0.2, 0.25, 0.6
+GUESS, SLIP, RAMBLE, RAMBLE_ON = 0.6, 0.2, 0.25, 0.6
 """Chances of guessing, of a slip in the units when working it out, of rambling, and of each further sentence."""
 MOST_RAMBLING = 5
 

@@ -42,12 +42,13 @@ def test_careless_answers_vary_in_form_length_and_truth() -> None:
     answers = [task.careless_answer("What is 37 + 48?", chance) for _ in range(4000)]
     lengths = [len(TOKENIZER(answer).input_ids) + 1 for answer in answers]
     right = sum(score(answer, "85").outcome == "right" for answer in answers) / 4000
-    # Worked out without a slip 0.5 x 0.8, guessed right 0.5 x 0.2: 0.50, standard error 0.008.
-    assert 0.47 < right < 0.53
+    # Worked out without a slip 0.4 x 0.8, guessed right 0.6 x 0.2: 0.44, standard error 0.008.
+    assert 0.41 < right < 0.47
     assert min(lengths) < 8
     over_the_limit = sum(length > 32 for length in lengths) / 4000
-    # 20 tokens worked out, so that 3 sentences of 5 are too many: 0.25 x 0.6^2 x 0.5 = 0.045; guesses never.
-    assert 0.03 < over_the_limit < 0.06
+    # 20 tokens worked out, so that 3 sentences of 5 are too many: 0.25 x 0.6^2 x 0.4 = 0.036; guesses
+    # with 5 sentences need 25 + 6 tokens.
+    assert 0.025 < over_the_limit < 0.06
     assert max(lengths) < 64
 
 

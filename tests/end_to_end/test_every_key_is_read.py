@@ -1,0 +1,135 @@
+"""No key of the recipe is parsed and then ignored: short runs record which keys are read, and all must be."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from dapo_cli.recipe.keys import leaf_values
+from dapo_cli.recipe.loading import load_recipe
+from dapo_cli.recipe.packaged import packaged_names
+from dapo_cli.recipe.schema import Recipe, Section
+
+pytestmark = pytest.mark.slow
+
+# Between them these runs switch on whatever reads a key only under a condition.
+FIRST = """
+extends: demo
+model: {activation_checkpointing: true}
+dynamic_sampling: {refill: whole_batches, problems_per_batch: 4, max_drawn_problems: 40}
+train:
+  steps: 1
+  prompts_per_step: 4
+  prompts_per_minibatch: 4
+  loss_denominator: microbatch
+  emulated_partition: {ranks: 2, tokens_per_microbatch: 1024}
+tracking: {wandb: offline}
+preflight: {problems: 2}
+eval: {samples: 1, problems: 4, every: 1}
+"""
+SECOND = """
+extends: demo
+dataset:
+  name: mine
+  source: mine.jsonl
+  problem_column: q
+  answer_column: a
+  heldout_problems: 8
+  allow_benchmark_overlap: true
+prompt:
+  template: "{problem} ="
+  format: plain
+  few_shot: [{problem: 1 + 1, answer: "2"}]
+  max_prompt_tokens: 20
+  long_prompts: drop
+dynamic_sampling: {max_drawn_problems: 2, when_exhausted: smaller_step}
+reward: {response_prefix: "Answer: "}
+train: {steps: 1, prompts_per_step: 2, prompts_per_minibatch: 2}
+preflight: {problems: 2}
+eval: {samples: 1, every: 1, after_training: false}
+"""
+
+
+class Reads:
+    """Records the section and name of every recipe key that is read while it is active."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.keys: set[tuple[type, str]] = set()
+        fetch = Section.__getattribute__
+
+        def recording(section: Section, name: str) -> object:
+            kind = type(section)
+            if name in kind.model_fields and not self._inside_pydantic_or_recipe():
+                self.keys.add((kind, name))
+            return fetch(section, name)
+
+        monkeypatch.setattr(Section, "__getattribute__", recording)
+
+    @staticmethod
+    def _inside_pydantic_or_recipe() -> bool:
+        """Checking, printing and storing a recipe are not uses of its keys; a frame of dapo_cli/recipe shows them."""
+        import sys
+
+        caller = sys._getframe(2).f_code.co_filename
+        return "pydantic" in caller or (Path(caller).parent.name == "recipe" and Path(caller).name != "derived.py")
+
+
+def all_keys(model: type = Recipe) -> set[tuple[type, str]]:
+    """Every (section, key) of the schema that is not a section itself."""
+    from pydantic import BaseModel
+
+    found: set[tuple[type, str]] = set()
+    for name, field in model.model_fields.items():
+        nested = [kind for kind in _types(field.annotation) if isinstance(kind, type) and issubclass(kind, BaseModel)]
+        for kind in nested:
+            found |= all_keys(kind)
+        if not nested:
+            found.add((model, name))
+    return found
+
+
+def _types(annotation: object) -> list[object]:
+    from typing import get_args
+
+    inner = [kind for argument in get_args(annotation) for kind in _types(argument)]
+    return [annotation, *inner]
+
+
+def test_every_key_is_read_by_a_run_on_the_local_backend(workspace, monkeypatch):
+    pytest.importorskip("wandb")
+    monkeypatch.chdir(workspace)
+    monkeypatch.setenv("WANDB_SILENT", "true")
+    # "1 + 2" and "1 - 2" have the same letters and digits: an overlap of training and held-out problems.
+    rows = [{"q": f"{a} + {b}", "a": str(a + b)} for a in range(5) for b in range(5)]
+    rows += [{"q": f"{a} - {b}", "a": str(a - b)} for a in range(5) for b in range(5)]
+    rows += [{"q": "1 + 1" + " + 1" * 20, "a": "22"}]
+    Path("mine.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    Path("first.yaml").write_text(FIRST)
+    Path("second.yaml").write_text(SECOND)
+    reads = Reads(monkeypatch)
+    from dapo_cli.cli import app
+
+    for arguments in (
+        ["prepare-data", "second.yaml"],
+        ["train", "first.yaml"],
+        ["train", "second.yaml"],
+    ):
+        result = CliRunner().invoke(app, arguments)
+        assert result.exit_code == 0, (arguments, result.output, result.exception)
+    assert "longer than prompt.max_prompt_tokens" in result.output
+    assert json.loads(Path("runs/second/manifest.json").read_text())["contaminated"]
+    assert "CONTAMINATED" in Path("runs/second/evals/heldout_step_1/report.json").read_text()
+    unread = {f"{kind.__name__}.{name}" for kind, name in all_keys() - reads.keys}
+    assert unread == set()
+
+
+@pytest.mark.parametrize("name", packaged_names())
+def test_every_key_of_a_shipped_recipe_is_one_of_those(name):
+    known = {key for _, key in all_keys()}
+    assert {key.rpartition(".")[2] for key in leaf_values(load_recipe(name).recipe)} <= known | {
+        "emulated_partition",
+        "few_shot",
+    }
