@@ -74,6 +74,24 @@ def check_contamination(recipe: Recipe, prepared: Prepared) -> bool:
     return bool(common)
 
 
+def check_toy_warm_start(prepared: Prepared) -> None:
+    """The toy model must not have been shown the answers of held-out problems.
+
+    Raises:
+        UsageError: more problems are held out than its warm start left untouched.
+    """
+    from dapo_cli.toy.task import RESERVED_PROBLEMS, warm_start_problem_ids
+
+    seen = warm_start_problem_ids()
+    common = sum(problem.problem_id in seen for problem in prepared.heldout)
+    if common:
+        raise UsageError(
+            f"dataset.heldout_problems: the toy model's warm start has seen {common} of the "
+            f"{len(prepared.heldout)} held-out problems",
+            hint=f"hold out at most {RESERVED_PROBLEMS} of toy_sums",
+        )
+
+
 def load_workload(
     loaded: LoadedRecipe, prepared: Prepared, resolved_model: str, note: Callable[[str], None]
 ) -> Workload:
@@ -84,6 +102,8 @@ def load_workload(
     """
     recipe = loaded.recipe
     contaminated = check_contamination(recipe, prepared)
+    if recipe.model.path == "toy":
+        check_toy_warm_start(prepared)
     config, generation_config = load_configs(resolved_model, recipe)
     check_positions(loaded, config)
     tokenizer = load_tokenizer(resolved_model, recipe.model)

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dapo_cli.recipe.derived import Derived, derived_numbers
 from dapo_cli.recipe.keys import leaf_values
 from dapo_cli.recipe.loading import LoadedRecipe
-from dapo_cli.recipe.origins import shown
+from dapo_cli.recipe.origins import Origin, shown
 
 if TYPE_CHECKING:
     from rich.console import Group
@@ -50,7 +51,7 @@ def _settings(loaded: LoadedRecipe) -> Table:
         origin = loaded.origins[key]
         style = "dim" if origin.kind == "default" else "bold" if origin.kind == "set" else ""
         table.add_row(
-            Text(f"  {rest}", style=style), Text(readable(value), style=style), Text(str(origin), style=style)
+            Text(f"  {rest}", style=style), Text(readable(value), style=style), Text(_short(origin), style=style)
         )
     return table
 
@@ -71,8 +72,13 @@ def _table(title: str, columns: tuple[str, ...]) -> Table:
 
     table = Table(title=Text(title), title_justify="left", title_style="bold", box=box.SIMPLE_HEAD, pad_edge=False)
     for column in columns:
-        table.add_column(column, overflow="fold", no_wrap=column == "from")
+        table.add_column(column, overflow="fold", no_wrap=column in ("setting", "from"))
     return table
+
+
+def _short(origin: Origin) -> str:
+    """The origin without the file's folder, which the title shows; an installed recipe's would fill the line."""
+    return f"{Path(origin.source).name}:{origin.line}" if origin.kind == "file" else str(origin)
 
 
 def readable(value: Any) -> str:

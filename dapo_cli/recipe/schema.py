@@ -43,10 +43,17 @@ class Dataset(Section):
 
     name: str = Field(description="A card in data/, or a name of your own together with `source`.")
     source: str | None = Field(
-        default=None, description="Local jsonl, json, csv or parquet file; null takes the card's."
+        default=None,
+        description="Local jsonl, json, csv or parquet file; null: --source of prepare-data, or none where the card "
+        "generates its problems.",
     )
-    problem_column: str = Field(default="problem", description="Column of the source that holds the problem text.")
-    answer_column: str = Field(default="answer", description="Column of the source that holds the ground truth.")
+    problem_column: str | None = Field(
+        default=None, description="Column of the source that holds the problem; null takes the card's, else problem."
+    )
+    answer_column: str | None = Field(
+        default=None,
+        description="Column of the source that holds the ground truth; null takes the card's, else answer.",
+    )
     heldout_problems: NonNegativeInt | None = Field(
         default=None,
         description="Problems set apart for evaluation, chosen by content hash; null takes the card's number.",

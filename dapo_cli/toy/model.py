@@ -75,6 +75,9 @@ def toy_model_folder(cache_root: Path) -> Path:
     folder = cache_root / toy_model_name()
     if folder.is_dir():
         return folder
+    from dapo_cli.policy.model import quiet_transformers
+
+    quiet_transformers()
     print(f"making the toy model in {folder}, about 30 seconds", flush=True)
     model, tokenizer = new_toy_model(seed=SETTINGS["seed"])
     record = warm_start(model, tokenizer)

@@ -6,14 +6,14 @@ import json
 
 import pytest
 import torch
-from conftest import SMALL, settings
+from commands import SMALL, settings
 
 pytestmark = pytest.mark.slow
 
 
 @pytest.fixture(scope="module")
 def trained(workspace):
-    from conftest import run_dapo
+    from commands import run_dapo
 
     small = settings(*SMALL, "train.steps=2")
     done = run_dapo(workspace, "train", "demo", "--run-dir", "runs/trained", *small)

@@ -7,7 +7,7 @@ import shutil
 import signal
 
 import pytest
-from conftest import SMALL, repeatable_metrics, settings
+from commands import SMALL, repeatable_metrics, settings
 
 pytestmark = pytest.mark.slow
 
@@ -54,7 +54,7 @@ LocalBackend.save = kill
 
 @pytest.fixture(scope="module")
 def undisturbed(workspace):
-    from conftest import run_dapo
+    from commands import run_dapo
 
     done = run_dapo(workspace, "train", "demo", "--run-dir", "runs/undisturbed", *settings(*SMALL))
     assert done.returncode == 0, done.stderr
@@ -164,7 +164,7 @@ def test_what_is_shown_at_the_start_and_at_the_end(undisturbed):
 
 
 def test_unprepared_data_is_refused_with_the_command(tmp_path):
-    from conftest import run_dapo
+    from commands import run_dapo
 
     done = run_dapo(tmp_path, "train", "demo")
     assert done.returncode == 2
