@@ -21,8 +21,10 @@ import torch
 
 from dapo_cli import launch
 from dapo_cli.policy import update as policy_update
+from dapo_cli.policy.model import resolve_model
 from dapo_cli.recipe.loading import load_recipe
 from dapo_cli.rollout.hf_engine import HFEngine
+from dapo_cli.workload import MODEL_CACHE
 
 SECONDS: dict[str, float] = defaultdict(float)
 
@@ -59,6 +61,7 @@ def main() -> None:
     arguments = parser.parse_args()
     overrides = [f"train.steps={arguments.steps}", "eval.before_training=false", "eval.after_training=false"]
     loaded = load_recipe(arguments.recipe, [*overrides, "eval.every=null", "preflight.problems=0"])
+    resolve_model(loaded.recipe.model, MODEL_CACHE)  # making the toy model is not part of a step
     install_timers()
     with tempfile.TemporaryDirectory() as folder:
         start = launch.Start(Path(folder) / "run")
