@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import shlex
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
+
+if TYPE_CHECKING:
+    from dapo_cli.evaluation.result import EvaluationResult
+    from dapo_cli.run.directory import RunDirectory
 
 app = typer.Typer(
     name="dapo",
@@ -25,6 +30,11 @@ SetOption = Annotated[
     list[str] | None,
     typer.Option("--set", metavar="SECTION.KEY=VALUE", help="Override a key of the recipe; repeatable."),
 ]
+
+
+def typed(recipe: str, overrides: list[str] | None) -> str:
+    """The recipe as the user typed it, for the commands that messages name."""
+    return " ".join([shlex.quote(recipe), *(f"--set {shlex.quote(override)}" for override in overrides or [])])
 
 
 def note(text: str) -> None:
@@ -53,21 +63,30 @@ def prepare_data(
         f"{counts.rows_read} rows ({counts.duplicates_dropped} duplicates and {counts.conflicting_rows_dropped} rows "
         "with conflicting answers dropped)"
     )
-    typer.echo(f"next: dapo train {recipe}")
+    place = [] if out is None else [f"dataset.prepared={out}"]
+    typer.echo(f"next: dapo train {typed(recipe, [*(set_ or []), *place])}")
 
 
 @app.command()
-def check(recipe: RecipeArgument, set_: SetOption = None) -> None:
+def check(
+    recipe: RecipeArgument,
+    json: Annotated[bool, typer.Option("--json", help="Print one JSON object, for scripts.")] = False,
+    set_: SetOption = None,
+) -> None:
     """Print the resolved recipe, where each value comes from, and the numbers that follow from it."""
-    from rich.console import Console
-
-    from dapo_cli.recipe.explain import render_check
+    from dapo_cli.recipe.explain import check_json, render_check
     from dapo_cli.recipe.loading import load_recipe
 
     loaded = load_recipe(recipe, set_ or [])
-    _show_notes(loaded.notes)
+    if json:
+        from json import dumps
+
+        typer.echo(dumps(check_json(loaded), indent=2))
+        return
+    from rich.console import Console
+
     Console().print(render_check(loaded))
-    typer.echo(f"next: dapo prepare-data {recipe}")
+    typer.echo(f"next: dapo prepare-data {typed(recipe, set_)}")
 
 
 @app.command()
@@ -95,26 +114,38 @@ def train(
 
     start = Start(run_dir or Path("runs") / loaded.name, resume, fresh, from_)
     try:
-        finished = start_training(loaded, recipe, start, note)
+        finished = start_training(loaded, typed(recipe, set_), start, note)
     except StopRequested as stop:
-        again = f"dapo train {recipe} --resume" + (f" --run-dir {run_dir}" if run_dir else "")
+        place = f" --run-dir {shlex.quote(str(run_dir))}" if run_dir else ""
+        again = f"dapo train {typed(recipe, set_)}{place} --resume"
         typer.echo(f"{start.run_dir}: {stop.message}; next: {again}")
         raise typer.Exit(0 if TIME_LIMIT in stop.message else stop.exit_code) from None
     _show_finished(finished.run.path, finished.already_finished, finished.state.step)
-    if len(finished.evaluations) > 1:
-        from rich.console import Console
-
-        from dapo_cli.evaluation.report import comparison_table
-
-        Console().print(comparison_table(finished.evaluations[0], finished.evaluations[-1]))
+    if finished.evaluation is not None:
+        _show_evaluation(finished.run, finished.evaluation)
     typer.echo(f"next: dapo eval --run {finished.run.path}")
+
+
+def _show_evaluation(run: RunDirectory, result: EvaluationResult) -> None:
+    """The result beside the run's evaluation from before training where there is one."""
+    from rich.console import Console
+
+    from dapo_cli.evaluation.command import baseline_of
+    from dapo_cli.evaluation.report import comparison_table, evaluation_table
+
+    baseline = baseline_of(run, result)
+    Console().print(evaluation_table(result) if baseline is None else comparison_table(baseline, result))
 
 
 def _show_finished(run: Path, already: bool, step: int) -> None:
     if already:
         typer.echo(f"{run}: finished, {step} steps are done; a higher train.steps goes on from there with --resume")
     else:
-        typer.echo(f"{run}: finished after step {step}")
+        from dapo_cli.run.directory import RunDirectory
+        from dapo_cli.run.samples import step_files
+
+        size = sum(file.stat().st_size for file in step_files(RunDirectory(run)).values())
+        typer.echo(f"{run}: finished after step {step}; rollouts/ holds {size / 1e6:.1f} MB")
 
 
 @app.command("eval")
@@ -129,8 +160,6 @@ def evaluate(
     set_: SetOption = None,
 ) -> None:
     """Evaluate a run or a model on its recipe's benchmark, with confidence intervals."""
-    from rich.console import Console
-
     from dapo_cli.errors import UsageError
     from dapo_cli.recipe.loading import load_recipe
 
@@ -139,8 +168,7 @@ def evaluate(
     if run is not None and model is not None:
         raise UsageError("--run and --model exclude each other", hint="dapo eval RECIPE --model PATH")
     overrides = [*(set_ or []), *([f"eval.samples={samples}"] if samples else [])]
-    from dapo_cli.evaluation.command import baseline_of, evaluate_model, evaluate_run
-    from dapo_cli.evaluation.report import comparison_table, evaluation_table
+    from dapo_cli.evaluation.command import evaluate_model, evaluate_run
 
     if run is not None:
         from dapo_cli.run.checkpoints import find_checkpoint, parse_run_reference
@@ -152,17 +180,20 @@ def evaluate(
         checkpoint = find_checkpoint(directory, step, note)
         with _progress() as progress:
             result, folder = evaluate_run(loaded, directory, checkpoint, out, note, progress)
-        baseline = baseline_of(directory, result)
+        _show_evaluation(directory, result)
         following = f"dapo convert {path}@{checkpoint.step} --out {path.name}-hf"
     else:
         assert recipe is not None
         loaded = load_recipe(recipe, overrides)
         _show_notes(loaded.notes)
         with _progress() as progress:
-            result, folder = evaluate_model(loaded, model or loaded.recipe.model.path, out, note, progress)
-        baseline = None
-        following = f"dapo train {recipe}"
-    Console().print(evaluation_table(result) if baseline is None else comparison_table(baseline, result))
+            result, folder = evaluate_model(loaded, model, out, note, progress)
+        from rich.console import Console
+
+        from dapo_cli.evaluation.report import evaluation_table
+
+        Console().print(evaluation_table(result))
+        following = f"dapo train {typed(recipe, set_)}"
     typer.echo(f"{folder}: samples.jsonl and report.json")
     typer.echo(f"next: {following}")
 
@@ -211,6 +242,3 @@ def main() -> None:
         if error.hint:
             note(f"hint: {error.hint}")
         sys.exit(error.exit_code)
-    except KeyboardInterrupt:
-        note("interrupted")
-        sys.exit(130)

@@ -52,25 +52,27 @@ class Finished:
 
     run: RunDirectory
     state: TrainState
-    evaluations: tuple[EvaluationResult, ...]
-    """Of this process, in order; the first is the baseline when training began at step 0."""
+    evaluation: EvaluationResult | None
+    """The last one of this process."""
     already_finished: bool = False
 
 
 def start_training(loaded: LoadedRecipe, reference: str, start: Start, note: Note) -> Finished:
     """Check everything, open or create the run directory, and train.
 
+    `reference` is the recipe as it was typed, overrides included; errors repeat it in the commands they name.
+
     Raises:
-        UsageError: recipe, data, model or run directory are not as they must be; nothing was written.
+        UsageError: recipe, data, model or run directory are not as they must be; the run directory is untouched.
         DapoError: the run failed; StopRequested when it was asked to stop. The newest state is in a checkpoint.
     """
     recipe = loaded.recipe
     check_tracking(recipe.tracking)
     prepared = open_prepared(recipe, reference)
-    check_scorer((*prepared.train, *prepared.heldout), recipe.reward)
+    check_scorer((*prepared.train, *prepared.heldout), recipe.prompt, recipe.reward, note)
     point = _starting_point(loaded, start, note)
     if point.resuming and point.state.step >= recipe.train.steps:
-        return Finished(RunDirectory.open(start.run_dir), point.state, (), already_finished=True)
+        return Finished(RunDirectory.open(start.run_dir), point.state, None, already_finished=True)
 
     from dapo_cli.policy.model import resolve_model
 
@@ -78,6 +80,10 @@ def start_training(loaded: LoadedRecipe, reference: str, start: Start, note: Not
     workload = load_workload(loaded, prepared, resolved, note)
     prompt = describe_prompt(workload.train[0], workload.tokenizer, workload.sampling)
     show_prompt(prompt, note)
+    stream = make_stream(workload, point, note)
+    backend = make_backend(workload, resolved, note)
+    if point.checkpoint is not None:
+        backend.load(point.checkpoint.path)
     if point.resuming:
         run = _reopen_run(recipe, start, point, note)
     else:
@@ -85,7 +91,7 @@ def start_training(loaded: LoadedRecipe, reference: str, start: Start, note: Not
         if point.checkpoint is not None:
             _take_over(run, point.checkpoint, note)
     with run.lock(note):
-        return _run(workload, resolved, run, point, note)
+        return _run(workload, (backend, stream), run, point)
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,9 +109,11 @@ class _StartingPoint:
 def _starting_point(loaded: LoadedRecipe, start: Start, note: Note) -> _StartingPoint:
     if start.fork is not None:
         path, step = parse_run_reference(start.fork)
+        parent = RunDirectory.open(path)
+        if start.run_dir.resolve() == path.resolve():
+            raise UsageError(f"--from: {path} is the run directory itself", hint="give another --run-dir DIR")
         if not start.fresh:
             directory.refuse_existing(start.run_dir)
-        parent = RunDirectory.open(path)
         _refuse_other_model(loaded, parent)
         return _StartingPoint(find_checkpoint(parent, step, note), resuming=False)
     if start.resume and directory.is_run(start.run_dir):
@@ -168,11 +176,11 @@ def _create_run(workload: Workload, resolved: str, start: Start, prompt: dict[st
     manifest = build_manifest(
         model={"path": workload.recipe.model.path, **_model_identity(resolved, workload.model_config)},
         data={file.name: file.sha256 for file in workload.prepared.card.files},
-        first_prompt=prompt["text"],
+        first_prompt=prompt,
         contaminated=workload.contaminated,
+        forked_from=start.fork,
     )
-    extra = {"prompt": prompt, "forked_from": start.fork}
-    return RunDirectory.create(start.run_dir, to_yaml(workload.recipe), {**manifest, **extra})
+    return RunDirectory.create(start.run_dir, to_yaml(workload.recipe), manifest)
 
 
 def _take_over(run: RunDirectory, checkpoint: Checkpoint, note: Note) -> None:
@@ -191,29 +199,28 @@ def _model_identity(resolved: str, config: Any) -> dict[str, Any]:
     return {"files_bytes": {file.name: file.stat().st_size for file in sorted(folder.glob("*.safetensors"))}}
 
 
-def _run(workload: Workload, resolved: str, run: RunDirectory, point: _StartingPoint, note: Note) -> Finished:
+def _run(
+    workload: Workload, machinery: tuple[Backend, ProblemStream], run: RunDirectory, point: _StartingPoint
+) -> Finished:
     recipe = workload.recipe
+    backend, stream = machinery
     save_model_description(workload, run)
-    backend = make_backend(workload, resolved, note)
     with Console(run.path.name, recipe.train.steps) as console, StopSignals(console.stopping) as signals:
         wandb_run_id = point.checkpoint.state["wandb_run_id"] if point.checkpoint and point.resuming else None
         tracker = start_tracker(recipe.tracking, run.path, recipe.model_dump(), wandb_run_id, console.note)
         recorder = Recorder(recipe, run, console, tracker, signals, workload.tokenizer.decode)
-        collector = make_collector(workload, backend, recorder.stop_if_requested)
+        collector = make_collector(workload, backend, stream, recorder.stop_if_requested)
         evaluate_step = make_evaluator(workload, backend, run)
         try:
-            if point.checkpoint is not None:
-                backend.load(point.checkpoint.path)
-                collector.load_state_dict(point.checkpoint.state["collector"])
-                if not point.resuming:
-                    recorder.save(point.state, backend, collector)
+            if point.checkpoint is not None and not point.resuming:
+                recorder.save(point.state, backend, collector)
             if not recorder.has_lines:
                 measure_baseline(workload, backend, evaluate_step, recorder)
             state = train(recipe, backend, collector, evaluate_step, recorder, point.state)
         finally:
             tracker.close()
             backend.close()
-    return Finished(run, state, tuple(recorder.evaluations))
+    return Finished(run, state, recorder.last_evaluation)
 
 
 def make_backend(workload: Workload, resolved: str, note: Note) -> Backend:
@@ -236,17 +243,29 @@ def save_model_description(workload: Workload, run: RunDirectory) -> None:
     workload.tokenizer.save_pretrained(folder)
 
 
-def make_collector(workload: Workload, backend: Backend, check_stop: Callable[[], None]) -> Collector:
+def make_stream(workload: Workload, point: _StartingPoint, note: Note) -> ProblemStream:
+    """The stream of training problems, where the checkpoint left it.
+
+    Raises:
+        UsageError: a resumed run drew from other problems. A fork may: its stream then starts anew, which is said.
+    """
+    stream = ProblemStream([prompt.problem for prompt in workload.train], workload.recipe.dataset.shuffle_seed)
+    if point.checkpoint is None:
+        return stream
+    saved = point.checkpoint.state["collector"]["stream"]
+    if not point.resuming and saved["fingerprint"] != stream.state_dict()["fingerprint"]:
+        note("other problems or another shuffle seed than in the run this starts from: the stream starts anew")
+        return stream
+    stream.load_state_dict(saved)
+    return stream
+
+
+def make_collector(
+    workload: Workload, backend: Backend, stream: ProblemStream, check_stop: Callable[[], None]
+) -> Collector:
     """The collector over the training problems that were rendered."""
-    problems = [prompt.problem for prompt in workload.train]
-    return Collector(
-        workload.recipe,
-        backend,
-        ProblemStream(problems, workload.recipe.dataset.shuffle_seed),
-        {prompt.problem.problem_id: prompt for prompt in workload.train},
-        workload.sampling,
-        check_stop,
-    )
+    prompts = {prompt.problem.problem_id: prompt for prompt in workload.train}
+    return Collector(workload.recipe, backend, stream, prompts, workload.sampling, check_stop)
 
 
 def make_evaluator(workload: Workload, backend: Backend, run: RunDirectory) -> Evaluate:
@@ -270,7 +289,8 @@ def measure_baseline(workload: Workload, backend: Backend, evaluate_step: Evalua
         if recipe.preflight.problems:
             with recorder.stage("preflight"):
                 # A collector of its own: the pre-flight moves no stream position.
-                collector = make_collector(workload, backend, recorder.stop_if_requested)
+                stream = make_stream(workload, _StartingPoint(None, resuming=False), recorder.note)
+                collector = make_collector(workload, backend, stream, recorder.stop_if_requested)
                 values, text = describe_pass_rates(collector.sample(recipe.preflight.problems), recipe)
             recorder.add(values)
             recorder.note(text)

@@ -92,12 +92,14 @@ def train_step(
             recorder.add(mismatch_metrics(batch))
         with recorder.stage("update"):
             for minibatch in batch.minibatches(recipe.train.prompts_per_minibatch):
-                recorder.add(backend.update(minibatch, learning_rate(recipe.train, step)))
-                updates += 1
+                update = backend.update(minibatch, learning_rate(recipe.train, step))
+                recorder.add(update)
+                updates += not update["update/skipped_count"]
     with recorder.stage("sync"):
         backend.sync_weights(step)
     empty_steps = 0 if groups.kept else state.empty_steps + 1
     recorder.add({"updates": updates, "update/empty_steps_in_a_row": empty_steps})
+    recorder.add({"rollout/epochs": collector.stream.epochs})
     return replace(state, step=step, updates=updates, empty_steps=empty_steps)
 
 

@@ -40,13 +40,13 @@ class Workload:
         """The recipe itself."""
         return self.loaded.recipe
 
-    def evaluation_settings(self, model: str, samples: int | None = None) -> EvaluationSettings:
+    def evaluation_settings(self, model: str) -> EvaluationSettings:
         """How the recipe's benchmark is evaluated; `model` names the weights."""
         recipe = self.recipe
         benchmark = load_benchmark(recipe.eval.benchmark)
         return EvaluationSettings(
             benchmark=benchmark.name,
-            samples=samples or recipe.eval.samples,
+            samples=recipe.eval.samples,
             sampling=benchmark.resolve_sampling(
                 recipe.rollout.max_response_tokens, self.sampling.stop_token_ids, recipe.rollout.stop_strings
             ),

@@ -2,14 +2,10 @@
 
 import io
 import json
-import sys
-from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
-
-sys.path.insert(0, str(Path(__file__).parent / "rollout"))
 from scripted import ScriptedGenerator, collector
 from tiny import tiny_recipe
 
@@ -44,7 +40,7 @@ class RecordingBackend(ScriptedGenerator):
         self.calls.append(f"update {len(minibatch)} at {learning_rate:g}")
         self.updates += 1
         self.after_update()
-        return {"loss/policy": float(self.updates)}
+        return {"loss/policy": float(self.updates), "update/skipped_count": 0.0}
 
     def sync_weights(self, policy_version):
         self.calls.append(f"sync {policy_version}")
@@ -110,7 +106,7 @@ def test_n_steps_are_k_steps_and_the_rest_after_a_resume(tmp_path):
     setting.train()
     checkpoint = newest_complete(setting.run)
     longer = Setting(tmp_path / "again")
-    longer.collector.load_state_dict(checkpoint.state["collector"])
+    longer.collector.stream.load_state_dict(checkpoint.state["collector"]["stream"])
     state = longer.train(TrainState(**checkpoint.state["train"]))
     assert state == TrainState(step=3, updates=6)
     assert longer.backend.calls[:3] == ["sync 2", "generate", "logprobs"]

@@ -15,7 +15,7 @@ from dapo_cli.errors import DapoError, UsageError
 from dapo_cli.policy.batch import Batch
 from dapo_cli.policy.forward import packs, response_logprobs
 from dapo_cli.policy.model import load_model
-from dapo_cli.policy.update import make_optimizer, update
+from dapo_cli.policy.update import make_optimizer, restore_optimizer, update
 from dapo_cli.recipe.schema import Backend as BackendSection
 from dapo_cli.recipe.schema import Recipe
 from dapo_cli.rollout.hf_engine import HFEngine
@@ -89,7 +89,8 @@ class LocalBackend:
             load_safetensors(self.policy, folder / "model.safetensors", strict=True, device=str(self.device))
         except RuntimeError as error:
             raise DapoError(f"{folder}: not a checkpoint of this model: {str(error).splitlines()[-1]}") from error
-        self.optimizer.load_state_dict(torch.load(folder / "optimizer.pt", map_location=self.device, weights_only=True))
+        optimizer_state = torch.load(folder / "optimizer.pt", map_location=self.device, weights_only=True)
+        restore_optimizer(self.optimizer, optimizer_state, self.recipe.train)
         random_state = torch.load(folder / "rng.pt", weights_only=True)
         torch.set_rng_state(random_state["cpu"])
         if self.device.type == "cuda" and random_state["cuda"]:

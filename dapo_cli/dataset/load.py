@@ -7,7 +7,7 @@ from pathlib import Path
 
 from dapo_cli.dataset.data_card import DataCard, file_hash
 from dapo_cli.dataset.prepare import DATA_CARD, HELDOUT, TRAIN, check_source, read_data_card
-from dapo_cli.dataset.settings import prepare_command, prepared_folder
+from dapo_cli.dataset.settings import prepare_command, prepared_folder, resolve
 from dapo_cli.dataset.split import assert_disjoint
 from dapo_cli.errors import UsageError, VerificationError
 from dapo_cli.recipe.schema import Recipe
@@ -55,6 +55,12 @@ def open_prepared(recipe: Recipe, recipe_reference: str) -> Prepared:
     """
     folder = prepared_folder(recipe)
     prepared = load_prepared(folder, prepare_command(recipe, recipe_reference))
+    if prepared.card.settings_hash != resolve(recipe).hash:
+        raise UsageError(
+            f"dataset.prepared: {folder} was prepared with other settings (hash {prepared.card.settings_hash}, the "
+            f"recipe's is {resolve(recipe).hash})",
+            hint="dapo prepare-data RECIPE --out DIR with the dataset and prompt.template of this recipe",
+        )
     source = recipe.dataset.source and Path(recipe.dataset.source)
     if source and source.is_file():
         check_source(folder, prepared.card, source)

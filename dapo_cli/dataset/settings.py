@@ -75,11 +75,13 @@ def _own_card(recipe: Recipe) -> DatasetCard:
 
 
 def prepared_folder(recipe: Recipe) -> Path:
-    """The default place of the recipe's prepared data: runs/_data/<name>-<hash of all that changes it but the source>.
+    """`dataset.prepared`, else runs/_data/<name>-<hash of all that decides the data but the source>.
 
     Raises:
         UsageError: see `resolve`.
     """
+    if recipe.dataset.prepared is not None:
+        return Path(recipe.dataset.prepared)
     return Path("runs") / "_data" / f"{recipe.dataset.name}-{resolve(recipe).hash}"
 
 

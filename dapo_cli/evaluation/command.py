@@ -4,20 +4,21 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from dapo_cli.backend.local import pick_device, set_threads
 from dapo_cli.dataset.load import open_prepared
+from dapo_cli.errors import UsageError
 from dapo_cli.evaluation.evaluate import evaluate, load_result
 from dapo_cli.evaluation.result import EvaluationResult
 from dapo_cli.evaluation.samples import REPORT
 from dapo_cli.export.policy_folder import load_policy, weights_hash
 from dapo_cli.policy import attention
 from dapo_cli.policy.model import load_model, prepare_policy, probe_packing, resolve_model
-from dapo_cli.recipe.loading import LoadedRecipe
-from dapo_cli.recipe.schema import Model, Recipe
+from dapo_cli.recipe.keys import recipe_differences
+from dapo_cli.recipe.loading import LoadedRecipe, load_recipe
 from dapo_cli.rollout.hf_engine import HFEngine
 from dapo_cli.run.checkpoints import Checkpoint
 from dapo_cli.run.directory import RunDirectory
@@ -27,21 +28,56 @@ from dapo_cli.workload import MODEL_CACHE, load_workload
 
 Progress = Callable[[int, int], None]
 
+CHANGEABLE = ("eval.", "backend.", "rollout.max_concurrent_rollouts", "dataset.prepared")
+"""What an evaluation of a run may set: how it is evaluated and on what."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Subject:
+    """What is evaluated: the weights, and where their tokenizer and configs are."""
+
+    policy: Any
+    source: str
+    """Folder or hub id of tokenizer and configs."""
+    name: str
+    """Equal names mean equal weights."""
+
 
 def evaluate_run(
     loaded: LoadedRecipe, run: RunDirectory, checkpoint: Checkpoint, out: Path | None, note: Note, progress: Progress
 ) -> tuple[EvaluationResult, Path]:
-    """Evaluate a checkpoint by the run's own recipe; returns the result and the folder it is in."""
+    """Evaluate a checkpoint by the run's own recipe; returns the result and the folder it is in.
+
+    Raises:
+        UsageError: `loaded` differs from the run's recipe in more than how it is evaluated.
+    """
+    refuse_other_recipe(loaded, run)
     recipe = loaded.recipe
-    policy, tokenizer = load_policy(run.path, checkpoint.path)
+    policy, _ = load_policy(run.path, checkpoint.path)
     attention.register()
     policy.set_attn_implementation(attention.NAME)
     prepare_policy(policy, recipe.model)
     probe_packing(policy, str(run.path))
-    name = f"{run.path}@{checkpoint.step}"
-    benchmark = recipe.eval.benchmark
-    folder = out or run.evals / f"{benchmark}_avg{recipe.eval.samples}_at_{checkpoint.step}"
-    return _evaluate(loaded, (str(run.path / "model"), name), (policy, tokenizer), folder, (note, progress)), folder
+    subject = Subject(policy, str(run.path / "model"), f"{run.path}@{checkpoint.step}")
+    name = f"{recipe.eval.benchmark}_avg{recipe.eval.samples}"
+    folder = out or run.evals / evaluation_folder_name(name, checkpoint.step)
+    return _evaluate(loaded, subject, folder, note, progress), folder
+
+
+def refuse_other_recipe(loaded: LoadedRecipe, run: RunDirectory) -> None:
+    """An evaluation of a run may change how it is evaluated, not which problems were held out in training.
+
+    Raises:
+        UsageError: another key differs; each is named.
+    """
+    own = load_recipe(run.recipe_file).recipe
+    changed = [each for each in recipe_differences(own, loaded.recipe) if not each.key.startswith(CHANGEABLE)]
+    if changed:
+        keys = ", ".join(each.key for each in changed)
+        raise UsageError(
+            f"{run.path}: --set {keys}: an evaluation of a run can only change {', '.join(CHANGEABLE)}",
+            hint="dapo eval RECIPE --model FOLDER evaluates an exported model by another recipe",
+        )
 
 
 def baseline_of(run: RunDirectory, result: EvaluationResult) -> EvaluationResult | None:
@@ -56,35 +92,35 @@ def baseline_of(run: RunDirectory, result: EvaluationResult) -> EvaluationResult
 
 
 def evaluate_model(
-    loaded: LoadedRecipe, model_path: str, out: Path | None, note: Note, progress: Progress
+    loaded: LoadedRecipe, model_path: str | None, out: Path | None, note: Note, progress: Progress
 ) -> tuple[EvaluationResult, Path]:
-    """Evaluate any model on the recipe's benchmark; returns the result and the folder it is in.
+    """Evaluate `model_path`, else the recipe's model, on its benchmark; returns the result and the folder it is in.
 
-    A local folder is named by the hash of its weights, so that a folder written anew is not taken for the old one.
+    A local folder is named by the hash of its weights and a hub id by its commit, so that weights that changed are not
+    taken for the old ones.
     """
-    model = Model(path=model_path, dtype=loaded.recipe.model.dtype)
+    if model_path is not None:
+        changes = {"path": model_path, "revision": None}
+        model = loaded.recipe.model.model_copy(update=changes)
+        loaded = replace(loaded, recipe=loaded.recipe.model_copy(update={"model": model}))
+    model = loaded.recipe.model
     resolved = resolve_model(model, MODEL_CACHE)
     policy = load_model(resolved, model, pick_device(loaded.recipe.backend))
-    name = f"{model_path}#{weights_hash(Path(resolved))[:12]}" if Path(resolved).is_dir() else model_path
-    safe = re.sub(r"[^\w.-]+", "_", name).strip("_")
+    local = Path(resolved).is_dir()
+    identity = weights_hash(Path(resolved))[:12] if local else str(policy.config._commit_hash)[:12]
+    subject = Subject(policy, resolved, f"{model.path}#{identity}")
+    safe = re.sub(r"[^\w.-]+", "_", subject.name).strip("_")
     folder = out or Path("runs") / "_evals" / f"{loaded.name}_{loaded.recipe.eval.benchmark}_{safe}"
-    return _evaluate(loaded, (resolved, name), (policy, None), folder, (note, progress)), folder
+    return _evaluate(loaded, subject, folder, note, progress), folder
 
 
-def _evaluate(
-    loaded: LoadedRecipe,
-    names: tuple[str, str],
-    model: tuple[Any, Any],
-    folder: Path,
-    report: tuple[Note, Progress],
-) -> EvaluationResult:
-    (resolved, name), (policy, _), (note, progress) = names, model, report
-    recipe: Recipe = loaded.recipe
-    workload = load_workload(loaded, open_prepared(recipe, str(loaded.path)), resolved, note)
+def _evaluate(loaded: LoadedRecipe, subject: Subject, folder: Path, note: Note, progress: Progress) -> EvaluationResult:
+    recipe, policy = loaded.recipe, subject.policy
+    workload = load_workload(loaded, open_prepared(recipe, str(loaded.path)), subject.source, note)
     policy.to(pick_device(recipe.backend))
     set_threads(recipe.backend, sum(parameter.numel() for parameter in policy.parameters()))
     engine = HFEngine(policy, workload.tokenizer, recipe.model.dtype, recipe.rollout.max_concurrent_rollouts)
     problems = [(prompt.problem, prompt.prompt_ids) for prompt in workload.heldout]
-    settings = workload.evaluation_settings(name)
-    note(f"evaluating {name} on {settings.benchmark}: {len(problems)} problems x {settings.samples} samples")
+    settings = workload.evaluation_settings(subject.name)
+    note(f"evaluating {subject.name} on {settings.benchmark}: {len(problems)} problems x {settings.samples} samples")
     return evaluate(engine.generate, problems, settings, recipe.reward, folder, progress)

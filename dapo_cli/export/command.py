@@ -6,6 +6,8 @@ import json
 from pathlib import Path
 from typing import Any, cast
 
+from dapo_cli.evaluation.evaluate import load_result
+from dapo_cli.evaluation.result import EvaluationResult
 from dapo_cli.evaluation.samples import REPORT
 from dapo_cli.export.huggingface import Dtype
 from dapo_cli.export.policy_folder import convert_checkpoint
@@ -28,6 +30,16 @@ def convert_run(reference: str, out: Path, dtype: str, note: Note) -> Path:
     return convert_checkpoint(run.path, checkpoint.path, out, cast(Dtype, dtype), provenance(run, checkpoint.step))
 
 
+def in_one_line(result: EvaluationResult) -> str:
+    """A result as a model card states it: never a bare percentage."""
+    sampling, interval = result.settings.sampling, result.interval_over_samples
+    return (
+        f"avg@{result.settings.samples} {100 * result.avg_at_n:.1f}% (95% {100 * interval.low:.1f} to "
+        f"{100 * interval.high:.1f}% on these {len(result.problems)} problems; temperature {sampling.temperature}, "
+        f"top_p {sampling.top_p})"
+    )
+
+
 def provenance(run: RunDirectory, step: int) -> dict[str, Any]:
     """What the model card says of the weights: base model, recipe, step, data, and the evaluations of this step."""
     manifest = run.manifest()
@@ -35,12 +47,12 @@ def provenance(run: RunDirectory, step: int) -> dict[str, Any]:
     for report in sorted(run.evals.glob(f"*/{REPORT}")):
         values = json.loads(report.read_text(encoding="utf-8"))
         if str(values["settings"]["model"]).rpartition("@")[2] == str(step):
-            evaluations[report.parent.name] = values
+            evaluations[report.parent.name] = in_one_line(load_result(report.parent))
     return {
         "base_model": manifest["model"]["path"],
         "run": run.path.name,
         "step": step,
-        "data": manifest["data"],
+        "data": ", ".join(f"{name} {sha256[:12]}" for name, sha256 in manifest["data"].items()),
         "contaminated": manifest["contaminated"],
         "evaluations": evaluations,
     }

@@ -89,6 +89,8 @@ def packed_attention(
     Raises:
         ValueError: a pack came with a mask, or neither was given.
     """
+    # Under autocast rotary embeddings leave float32 queries and keys beside half-precision values.
+    query, key = query.to(value.dtype), key.to(value.dtype)
     if segments is None:
         if attention_mask is None:
             raise ValueError("packed attention needs segments, or a mask that says what each query may see")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import numpy.typing as npt
 import torch
@@ -24,6 +26,15 @@ def make_optimizer(model: torch.nn.Module, train: Train) -> torch.optim.AdamW:
         weight_decay=train.weight_decay,
         foreach=True,
     )
+
+
+def restore_optimizer(optimizer: torch.optim.Optimizer, state: dict[str, Any], train: Train) -> None:
+    """Load moments and step counts; betas, epsilon and weight decay stay the recipe's: a fork may change them."""
+    optimizer.load_state_dict(state)
+    for group in optimizer.param_groups:
+        group["betas"] = (train.adam_beta1, train.adam_beta2)
+        group["eps"] = train.adam_epsilon
+        group["weight_decay"] = train.weight_decay
 
 
 def rollout_weights(minibatch: Batch, train: Train) -> npt.NDArray[np.float64]:

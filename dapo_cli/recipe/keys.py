@@ -18,6 +18,7 @@ CHANGEABLE_ON_RESUME = (
     "tracking.",
     "backend.",
     "preflight.",
+    "dataset.prepared",
 )
 """Keys, and sections (with a dot), that decide how long a run goes on and what is seen of it, not what it computes."""
 

@@ -58,6 +58,9 @@ class Dataset(Section):
         default=None,
         description="Problems set apart for evaluation, chosen by content hash; null takes the card's number.",
     )
+    prepared: str | None = Field(
+        default=None, description="Folder of the prepared data; null: runs/_data/<name>-<hash of what decides it>."
+    )
     shuffle_seed: NonNegativeInt = Field(default=1, description="Seed of the order in which problems are drawn.")
     allow_benchmark_overlap: bool = Field(
         default=False,

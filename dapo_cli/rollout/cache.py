@@ -19,7 +19,8 @@ class GrowingCache:
         self._used: list[int] = []
 
     def update(self, key: Tensor, value: Tensor, layer_idx: int, *args: Any, **kwargs: Any) -> tuple[Tensor, Tensor]:
-        """Append `key` and `value` of one layer and return all of them so far."""
+        """Append `key` and `value` of one layer and return all of them so far, in the precision of the values."""
+        key = key.to(value.dtype)
         if layer_idx == len(self._buffers):
             self._buffers.append((key, value))
             self._used.append(key.shape[2])

@@ -66,10 +66,6 @@ class Collector:
         """Stream position. With lag 0 the surplus of a step is discarded, so no group outlives its step."""
         return {"stream": self.stream.state_dict()}
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on from a saved position."""
-        self.stream.load_state_dict(state["stream"])
-
     def request(self, index: int, problem: Problem) -> RolloutRequest:
         """One problem's group, with a seed per rollout hashed from run seed, stream index and sample."""
         seeds = tuple(
@@ -97,7 +93,8 @@ class Collector:
         settings = self.recipe.dynamic_sampling
         wanted = self.recipe.train.prompts_per_step
         bound = settings.max_drawn_problems if settings.enabled else wanted
-        batch = settings.problems_per_batch or wanted
+        whole_batches = settings.enabled and settings.refill == "whole_batches"
+        batch = settings.problems_per_batch if whole_batches and settings.problems_per_batch else wanted
         kept: list[RolloutGroup] = []
         drawn: list[RolloutGroup] = []
         pending: deque[Iterator[RolloutGroup]] = deque()
@@ -107,9 +104,9 @@ class Collector:
             drawn.append(group)
             if self._is_accepted(group):
                 kept.append(group)
-            elif settings.refill == "one_for_one" and submitted < bound:
+            elif not whole_batches and submitted < bound:
                 submitted += self._submit(pending, 1)
-            if settings.refill == "whole_batches" and len(drawn) == submitted and len(kept) < wanted:
+            if whole_batches and len(drawn) == submitted and len(kept) < wanted:
                 submitted += self._submit(pending, min(batch, bound - submitted))
         # Only whole batches can overshoot; that surplus is discarded, as in the paper's recipes.
         return StepGroups(tuple(kept[:wanted]), tuple(drawn), exhausted=len(kept) < wanted)

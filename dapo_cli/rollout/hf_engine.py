@@ -9,9 +9,11 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 
@@ -54,6 +56,9 @@ class HFEngine:
         first_ticket = self._submitted - len(self._queued)
         batch = [self._queued.popleft()]
         rollouts = len(batch[0].seeds)
+        if rollouts > self.max_concurrent_rollouts:
+            self._finished[first_ticket] = self._sample_in_parts(batch[0])
+            return
         while self._queued and self._queued[0].sampling == batch[0].sampling:
             rollouts += len(self._queued[0].seeds)
             if rollouts > self.max_concurrent_rollouts:
@@ -63,14 +68,24 @@ class HFEngine:
             groups = self._sample(batch)
         self._finished.update(zip(range(first_ticket, first_ticket + len(batch)), groups, strict=True))
 
+    def _sample_in_parts(self, request: RolloutRequest) -> RolloutGroup:
+        """A group that is larger than what fits side by side."""
+        size = self.max_concurrent_rollouts
+        chunks = [request.seeds[first : first + size] for first in range(0, len(request.seeds), size)]
+        with torch.inference_mode():
+            parts = [self._sample([replace(request, seeds=seeds)])[0] for seeds in chunks]
+        return replace(parts[0], rollouts=tuple(rollout for part in parts for rollout in part.rollouts))
+
     def _sample(self, batch: list[RolloutRequest]) -> list[RolloutGroup]:
         was_training = self.policy.training
         self.policy.eval()
-        decoding = _Decoding(self.policy, batch, self.dtype)
         find_stop = _StopStrings(self.tokenizer, batch[0].sampling)
-        for position in range(batch[0].sampling.max_response_tokens):
-            if not decoding.step(position, find_stop):
-                break
+        # One autocast for all tokens: weights are cast once, and leaving it drops the casts before the next update.
+        with autocast(next(self.policy.parameters()).device, self.dtype):
+            decoding = _Decoding(self.policy, batch)
+            for position in range(batch[0].sampling.max_response_tokens):
+                if not decoding.step(position, find_stop):
+                    break
         self.policy.train(was_training)
         rollouts = iter(self._rollouts(decoding, batch[0].sampling))
         return [
@@ -99,20 +114,21 @@ class _StopStrings:
         # A token adds at least one byte, so this many tokens hold any stop string that ends in the newest one.
         self._tail_tokens = 1 + max((len(stop.encode()) for stop in self._strings), default=0)
 
-    def __call__(self, tokens: np.ndarray[Any, np.dtype[np.int32]], length: int) -> np.ndarray[Any, np.dtype[np.bool_]]:
-        """Which rows of tokens [B, >= length] stop at response length `length`, [B]."""
+    def __call__(
+        self, tokens: npt.NDArray[np.int32], rows: npt.NDArray[np.int64], length: int
+    ) -> npt.NDArray[np.bool_]:
+        """Which of `rows` [R] of tokens [B, >= length] stop at response length `length`, [R]."""
         if not self._strings:
-            return np.zeros(len(tokens), dtype=bool)
-        tails = self._tokenizer.batch_decode(tokens[:, max(0, length - self._tail_tokens) : length])
+            return np.zeros(len(rows), dtype=bool)
+        tails = self._tokenizer.batch_decode(tokens[:, max(0, length - self._tail_tokens) : length][rows])
         return np.array([any(stop in tail for stop in self._strings) for tail in tails])
 
 
 class _Decoding:
     """The rows of one batch while they are decoded: cache, masks and what was sampled so far."""
 
-    def __init__(self, policy: Any, batch: list[RolloutRequest], dtype: str) -> None:
+    def __init__(self, policy: Any, batch: list[RolloutRequest]) -> None:
         self._policy = policy
-        self._dtype = dtype
         self._sampling = batch[0].sampling
         self._device = next(policy.parameters()).device
         sizes = [len(request.seeds) for request in batch]
@@ -148,15 +164,14 @@ class _Decoding:
 
     def _forward(self, ids: Tensor, positions: Tensor, mask: Tensor) -> Tensor:
         """Logits of the last position, [B, V]; extends the cache."""
-        with autocast(self._device, self._dtype):
-            hidden = self._policy.get_decoder()(
-                input_ids=ids,
-                position_ids=positions,
-                attention_mask=mask,
-                past_key_values=self._cache,
-                use_cache=True,
-            ).last_hidden_state[:, -1]
-            logits: Tensor = self._policy.get_output_embeddings()(hidden)
+        hidden = self._policy.get_decoder()(
+            input_ids=ids,
+            position_ids=positions,
+            attention_mask=mask,
+            past_key_values=self._cache,
+            use_cache=True,
+        ).last_hidden_state[:, -1]
+        logits: Tensor = self._policy.get_output_embeddings()(hidden)
         return logits
 
     def step(self, position: int, find_stop: _StopStrings) -> bool:
@@ -167,7 +182,7 @@ class _Decoding:
         self.tokens[live, position] = drawn.cpu().numpy()[self._alive]
         self.logprobs[live, position] = logprobs.cpu().numpy()[self._alive]
         self.lengths[live] = position + 1
-        ended |= find_stop(self.tokens[self._active], position + 1)
+        ended |= find_stop(self.tokens, self._active, position + 1)
         self.stopped[self._active[self._alive & ended]] = True
         self._alive &= ~ended
         if not self._alive.any() or position + 1 == self._sampling.max_response_tokens:

@@ -16,20 +16,26 @@ PACKAGES = ("dapo", "torch", "transformers", "numpy")
 
 
 def build_manifest(
-    *, model: Mapping[str, Any], data: Mapping[str, Any], first_prompt: str, contaminated: bool
+    *,
+    model: Mapping[str, Any],
+    data: Mapping[str, Any],
+    first_prompt: Mapping[str, Any],
+    contaminated: bool,
+    forked_from: str | None,
 ) -> dict[str, Any]:
     """The content of `manifest.json`.
 
-    `model` says where the weights came from and their hash, `data` gives the hashes of the training and held-out
-    problems, `first_prompt` is the first prompt as the engine sees it, `contaminated` is true when training
-    problems are in the benchmark.
+    `model` says where the weights came from and what tells them apart, `data` gives the hashes of the training and
+    held-out problems, `first_prompt` is the first prompt as the engine sees it and what ends a response,
+    `contaminated` is true when training problems are in the benchmark, `forked_from` is the RUN[@STEP] it began at.
     """
     return {
         **describe_environment(),
         "model": dict(model),
         "data": dict(data),
-        "first_prompt": first_prompt,
+        "first_prompt": dict(first_prompt),
         "contaminated": contaminated,
+        "forked_from": forked_from,
     }
 
 

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
-from dapo_cli.algorithm.dynamic_sampling import accepted, pass_rate_histogram
+from dapo_cli.algorithm.dynamic_sampling import pass_rate_histogram
+from dapo_cli.dataset.prompt_template import template_text
 from dapo_cli.errors import VerificationError
-from dapo_cli.recipe.schema import Recipe, Reward
+from dapo_cli.recipe.schema import Prompt, Recipe, Reward
 from dapo_cli.reward.scoring import SCORERS, answer_example
 from dapo_cli.types import Problem, RolloutGroup
 
@@ -15,17 +16,40 @@ LOW_INFORMATIVE_FRACTION = 0.1
 _SHOWN_EXAMPLES = 3
 
 
-def check_scorer(problems: Sequence[Problem], reward: Reward) -> None:
-    """Every ground truth, written in the prompt's own answer format, must score +1, and a wrong one -1.
+def check_scorer(problems: Sequence[Problem], prompt: Prompt, reward: Reward, note: Callable[[str], None]) -> None:
+    """Every ground truth, in the answer format the scorer reads, must score +1 and a wrong one -1; so must the prompt's
+    own few-shot answers be readable. A prompt that nowhere shows that format is noted.
 
     Raises:
-        VerificationError: some do not; names how many and the first few.
+        VerificationError: some are not; names how many and the first few.
     """
     scorer = SCORERS[reward.scorer]
 
     def verdict(answer: str, ground_truth: str) -> float:
         response = answer_example(reward.scorer, answer).removeprefix(reward.response_prefix)
         return scorer(reward.response_prefix + response, ground_truth).score
+
+    unread = [
+        example.answer
+        for example in prompt.few_shot
+        if scorer(f"{reward.response_prefix} {example.answer}", "").outcome == "no_answer"
+    ]
+    if unread:
+        raise VerificationError(
+            f"prompt.few_shot: reward.scorer {reward.scorer} finds no answer in {len(unread)} of "
+            f"{len(prompt.few_shot)} examples, such as {unread[0]!r}: the model would learn a format scored as wrong",
+            hint=f"end each example with {answer_example(reward.scorer, 'X')!r}, or set reward.response_prefix to how "
+            "the prompt ends",
+        )
+    marker = answer_example(reward.scorer, "").strip()
+    shown = (
+        template_text(prompt.template),
+        prompt.system or "",
+        reward.response_prefix,
+        *(e.answer for e in prompt.few_shot),
+    )
+    if not any(marker.lower() in text.lower() for text in shown):
+        note(f"the prompt nowhere says {marker!r}, which reward.scorer {reward.scorer} looks for")
 
     bad = [
         problem
@@ -45,10 +69,8 @@ def check_scorer(problems: Sequence[Problem], reward: Reward) -> None:
 def describe_pass_rates(groups: Sequence[RolloutGroup], recipe: Recipe) -> tuple[dict[str, float], str]:
     """The metrics `preflight/*` and a text for the user, with the remedies when little can be learned."""
     size = recipe.rollout.group_size
-    band = recipe.dynamic_sampling
     counts = pass_rate_histogram([group.num_correct for group in groups], size).tolist()
-    informative = sum(accepted(group.num_correct, size, band.min_correct, band.max_correct) for group in groups)
-    fraction = informative / len(groups)
+    fraction = sum(0 < group.num_correct < size for group in groups) / len(groups)
     accuracy = sum(group.num_correct for group in groups) / (size * len(groups))
     rates = ", ".join(f"{right}/{size}: {count}" for right, count in enumerate(counts) if count)
     text = f"pre-flight: {len(groups)} problems, accuracy {accuracy:.1%}, {fraction:.0%} informative ({rates})"

@@ -43,7 +43,7 @@ class Recorder:
         self.recipe = recipe
         self.run = run
         self.signals = signals
-        self.evaluations: list[EvaluationResult] = []
+        self.last_evaluation: EvaluationResult | None = None
         self._console = console
         self._tracker = tracker
         self._decode = decode
@@ -88,7 +88,7 @@ class Recorder:
 
     def evaluation(self, result: EvaluationResult) -> None:
         """A finished evaluation of the current step."""
-        self.evaluations.append(result)
+        self.last_evaluation = result
         self.add(result.to_metrics())
         self._console.evaluation(result.settings.benchmark, result.to_metrics())
 
@@ -121,7 +121,7 @@ TIME_LIMIT = "train.stop_after_seconds"
 
 
 def evaluation_folder_name(benchmark: str, step: int) -> str:
-    """The folder inside `evals/` of an evaluation during training."""
+    """The folder inside `evals/` of an evaluation after `step`."""
     return f"{benchmark}_step_{step}"
 
 

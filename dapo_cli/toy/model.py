@@ -48,14 +48,15 @@ def new_toy_model(seed: int) -> tuple[LlamaForCausalLM, PreTrainedTokenizerFast]
 
 def toy_model_name() -> str:
     """toy-<hash of everything that changes the warm-started model but code; FORMAT_VERSION stands for that>."""
-    from dapo_cli.toy.task import GUESS, MOST_RAMBLING, RAMBLE, RAMBLE_ON, SLIP
+    from dapo_cli.toy.task import GUESS, MOST_RAMBLING, RAMBLE, RAMBLE_ON, RESERVED_PROBLEMS, SLIP, toy_card
     from dapo_cli.toy.tokenizer import CHAT_TEMPLATE, vocabulary
     from dapo_cli.toy.warm_start import SETTINGS
 
     parts = [
         FORMAT_VERSION,
         SETTINGS,
-        (GUESS, SLIP, RAMBLE, RAMBLE_ON, MOST_RAMBLING),
+        (GUESS, SLIP, RAMBLE, RAMBLE_ON, MOST_RAMBLING, RESERVED_PROBLEMS),
+        toy_card().model_dump(),
         list(vocabulary()),
         CHAT_TEMPLATE,
     ]

@@ -30,7 +30,7 @@ def warm_start_split() -> Split:
     Raises:
         VerificationError: training and held-out problems overlap.
     """
-    split = generated_split(_card(), RESERVED_PROBLEMS)
+    split = generated_split(toy_card(), RESERVED_PROBLEMS)
     assert_disjoint([row.problem for _, row in split.train], [row.problem for _, row in split.heldout])
     return split
 
@@ -42,11 +42,16 @@ def warm_start_problem_ids() -> frozenset[str]:
 
 def measured_problems() -> list[Row]:
     """The held-out problems on which the warm-started model is measured: those the card holds out."""
-    card = _card()
+    card = toy_card()
     return [row for _, row in generated_split(card, card.heldout_problems).heldout]
 
 
-def _card() -> DatasetCard:
+def toy_card() -> DatasetCard:
+    """The card of the toy task.
+
+    Raises:
+        DapoError: the installation lacks it.
+    """
     card = load_card(CARD)
     if card is None:
         raise DapoError(f"data/{CARD}.yaml: the card of the toy task is missing", "Install dapo again from its wheel.")

@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-
-sys.path.insert(0, str(Path(__file__).parent))
 from commands import run_dapo
 
 Dapo = Callable[..., "subprocess.CompletedProcess[str]"]

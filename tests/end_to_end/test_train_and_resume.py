@@ -116,7 +116,7 @@ def test_a_resume_that_changes_the_training_is_refused_by_name(undisturbed, dapo
     changed = settings(*SMALL, "train.learning_rate=1e-3", "rollout.seed=5")
     done = dapo("train", "demo", "--run-dir", "runs/undisturbed", "--resume", *changed)
     assert done.returncode == 2
-    assert "train.learning_rate: 0.0003 in the run, 0.001 now" in done.stderr
+    assert "train.learning_rate: 0.0001 in the run, 0.001 now" in done.stderr
     assert "rollout.seed: 0 in the run, 5 now" in done.stderr
 
 
@@ -159,7 +159,7 @@ def test_what_is_shown_at_the_start_and_at_the_end(undisturbed):
     assert len(lines) == 7
     assert "before and after" in done.stdout
     assert done.stdout.splitlines()[-1] == "next: dapo eval --run runs/undisturbed"
-    prompt = json.loads((run / "manifest.json").read_text())["prompt"]
+    prompt = json.loads((run / "manifest.json").read_text())["first_prompt"]
     assert prompt["text"].endswith("<|im_start|>assistant\n")
 
 

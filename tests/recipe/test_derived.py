@@ -28,7 +28,7 @@ def test_the_public_run_had_a_first_step_of_rate_0():
 
 
 def test_without_warm_up_the_rate_is_constant():
-    assert [learning_rate(train(warmup_steps=0), step) for step in (1, 2, 40)] == [3e-4] * 3
+    assert [learning_rate(train(warmup_steps=0), step) for step in (1, 2, 40)] == [train().learning_rate] * 3
 
 
 def test_steps_are_counted_from_1():

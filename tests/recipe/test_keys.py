@@ -24,6 +24,6 @@ def test_differences_are_named_in_the_order_of_the_schema(write_recipe):
 def test_a_resume_may_change_length_and_observation_and_nothing_else():
     keys = leaf_values(load_recipe("demo").recipe)
     refused = {difference.key for difference in forbidden_on_resume([Difference(key, 0, 1) for key in keys])}
-    assert set(keys) - refused == {"train.steps", "train.stop_after_seconds"} | {
+    assert set(keys) - refused == {"train.steps", "train.stop_after_seconds", "dataset.prepared"} | {
         key for key in keys if key.split(".")[0] in ("eval", "checkpoint", "tracking", "backend", "preflight")
     }

@@ -108,7 +108,7 @@ def test_the_position_is_all_there_is_to_restore():
     first = collector(recipe(), ScriptedGenerator(lambda index: index % 5))
     first.next_step()
     second = collector(recipe(), ScriptedGenerator(lambda index: index % 5))
-    second.load_state_dict(first.state_dict())
+    second.stream.load_state_dict(first.state_dict()["stream"])
     one, two = first.next_step(), second.next_step()
     assert indices(one.drawn) == indices(two.drawn)
     assert [g.problem.problem_id for g in one.kept] == [g.problem.problem_id for g in two.kept]

@@ -3,26 +3,13 @@
 import numpy as np
 import pytest
 import torch
+from samplings import SAMPLING, STOP, changed
 from tiny import VOCAB, tiny_policy
 
 from dapo_cli.errors import UsageError
 from dapo_cli.rollout.hf_engine import HFEngine
 from dapo_cli.rollout.seeds import rollout_seed
-from dapo_cli.types import Problem, RolloutRequest, Sampling
-
-STOP = 3
-SAMPLING = Sampling(
-    max_response_tokens=12,
-    temperature=1.0,
-    top_p=1.0,
-    top_k=0,
-    min_p=0.0,
-    repetition_penalty=1.0,
-    presence_penalty=0.0,
-    frequency_penalty=0.0,
-    stop_token_ids=(STOP,),
-    stop_strings=(),
-)
+from dapo_cli.types import Problem, RolloutRequest
 
 
 class LetterTokenizer:
@@ -58,10 +45,6 @@ def own_distribution(policy, prompt_ids, response_ids, sampling=SAMPLING):
         logits = policy(input_ids=ids[None]).logits[0, len(prompt_ids) - 1 : -1]
     policy.set_attn_implementation("dapo_packed")
     return logits / sampling.temperature
-
-
-def changed(**fields):
-    return Sampling(**{name: getattr(SAMPLING, name) for name in Sampling.__slots__} | fields)
 
 
 @pytest.mark.parametrize("temperature", [1.0, 0.7])

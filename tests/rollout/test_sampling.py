@@ -2,7 +2,7 @@
 
 import numpy as np
 import torch
-from test_hf_engine import changed
+from samplings import changed
 
 from dapo_cli.rollout.sampling import UniformStreams, filtered, next_tokens
 

@@ -10,7 +10,11 @@ from dapo_cli.run.files import next_free, write_atomic
 
 def test_manifest_holds_what_a_run_was_made_from():
     content = manifest.build_manifest(
-        model={"path": "toy", "sha256": "ab"}, data={"train_sha256": "cd"}, first_prompt="<s>hi", contaminated=True
+        model={"path": "toy", "sha256": "ab"},
+        data={"train_sha256": "cd"},
+        first_prompt={"text": "<s>hi"},
+        contaminated=True,
+        forked_from=None,
     )
     assert json.loads(json.dumps(content)) == content
     assert content["versions"]["python"] == platform.python_version()
@@ -18,7 +22,11 @@ def test_manifest_holds_what_a_run_was_made_from():
     assert set(content["versions"]) == {"python", "dapo", "torch", "transformers", "numpy"}
     assert content["machine"]["cpus"] >= content["machine"]["usable_cpus"] >= 1
     assert content["machine"]["memory_bytes"] > 2**27
-    assert (content["model"]["path"], content["first_prompt"], content["contaminated"]) == ("toy", "<s>hi", True)
+    assert (content["model"]["path"], content["first_prompt"], content["contaminated"]) == (
+        "toy",
+        {"text": "<s>hi"},
+        True,
+    )
     assert content["created"].endswith("+00:00")
 
 
