@@ -24,6 +24,7 @@ from dapo_cli.policy import update as policy_update
 from dapo_cli.policy.model import resolve_model
 from dapo_cli.recipe.loading import load_recipe
 from dapo_cli.rollout.hf_engine import HFEngine
+from dapo_cli.run.opening import Start
 from dapo_cli.workload import MODEL_CACHE
 
 SECONDS: dict[str, float] = defaultdict(float)
@@ -64,7 +65,7 @@ def main() -> None:
     resolve_model(loaded.recipe.model, MODEL_CACHE)  # making the toy model is not part of a step
     install_timers()
     with tempfile.TemporaryDirectory() as folder:
-        start = launch.Start(Path(folder) / "run")
+        start = Start(Path(folder) / "run")
         launch.start_training(loaded, arguments.recipe, start, lambda text: None)
         lines = (start.run_dir / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
     total = sum(json.loads(line)["time/step"] for line in lines)

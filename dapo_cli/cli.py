@@ -108,7 +108,8 @@ def train(
         raise UsageError("--resume cannot be combined with --fresh or --from")
     loaded = load_recipe(recipe, set_ or [])
     _show_notes(loaded.notes)
-    from dapo_cli.launch import Start, start_training
+    from dapo_cli.launch import start_training
+    from dapo_cli.run.opening import Start
     from dapo_cli.run.recorder import TIME_LIMIT
     from dapo_cli.run.signals import StopRequested
 

@@ -2,48 +2,36 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from dapo_cli.backend.interface import Backend
 from dapo_cli.dataset.load import open_prepared
 from dapo_cli.dataset.stream import ProblemStream
-from dapo_cli.errors import UsageError
 from dapo_cli.evaluation.evaluate import evaluate
 from dapo_cli.evaluation.result import EvaluationResult
-from dapo_cli.recipe.dump import to_yaml
-from dapo_cli.recipe.keys import forbidden_on_resume, recipe_differences
-from dapo_cli.recipe.loading import LoadedRecipe, load_recipe
-from dapo_cli.recipe.schema import Recipe
+from dapo_cli.recipe.loading import LoadedRecipe
 from dapo_cli.rollout.collect import Collector
 from dapo_cli.rollout.prompts import describe_prompt
-from dapo_cli.run import directory, metrics
-from dapo_cli.run.checkpoints import Checkpoint, find_checkpoint, newest_complete, parse_run_reference
 from dapo_cli.run.console import Console
 from dapo_cli.run.directory import RunDirectory
-from dapo_cli.run.files import Note, write_atomic
-from dapo_cli.run.manifest import build_manifest, describe_environment
+from dapo_cli.run.files import Note
+from dapo_cli.run.opening import (
+    Start,
+    StartingPoint,
+    create_run,
+    find_start,
+    reopen_run,
+    save_model_description,
+    take_over,
+)
 from dapo_cli.run.preflight import check_scorer, describe_pass_rates
-from dapo_cli.run.recorder import Recorder, evaluation_folder_name, move_evaluations_after
-from dapo_cli.run.samples import move_rollouts_after
+from dapo_cli.run.recorder import Recorder, evaluation_folder_name
 from dapo_cli.run.signals import StopSignals
 from dapo_cli.run.tracking import check_tracking, start_tracker
 from dapo_cli.trainer import Evaluate, TrainState, train
 from dapo_cli.workload import MODEL_CACHE, Workload, load_workload
-
-
-@dataclass(frozen=True, slots=True)
-class Start:
-    """How a run begins: a new folder, or where it goes on."""
-
-    run_dir: Path
-    resume: bool = False
-    fresh: bool = False
-    fork: str | None = None
-    """RUN[@STEP] whose checkpoint a new run starts from."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +58,7 @@ def start_training(loaded: LoadedRecipe, reference: str, start: Start, note: Not
     check_tracking(recipe.tracking)
     prepared = open_prepared(recipe, reference)
     check_scorer((*prepared.train, *prepared.heldout), recipe.prompt, recipe.reward, note)
-    point = _starting_point(loaded, start, note)
+    point = find_start(loaded, start, note)
     if point.resuming and point.state.step >= recipe.train.steps:
         return Finished(RunDirectory.open(start.run_dir), point.state, None, already_finished=True)
 
@@ -85,67 +73,13 @@ def start_training(loaded: LoadedRecipe, reference: str, start: Start, note: Not
     if point.checkpoint is not None:
         backend.load(point.checkpoint.path)
     if point.resuming:
-        run = _reopen_run(recipe, start, point, note)
+        run = reopen_run(recipe, start, point, note)
     else:
-        run = _create_run(workload, resolved, start, prompt, note)
+        run = create_run(workload, resolved, start, prompt, note)
         if point.checkpoint is not None:
-            _take_over(run, point.checkpoint, note)
+            take_over(run, point.checkpoint, note)
     with run.lock(note):
         return _run(workload, (backend, stream), run, point)
-
-
-@dataclass(frozen=True, slots=True)
-class _StartingPoint:
-    checkpoint: Checkpoint | None
-    """None: the base model."""
-    resuming: bool
-    """An existing run goes on."""
-
-    @property
-    def state(self) -> TrainState:
-        return TrainState(**self.checkpoint.state["train"]) if self.checkpoint else TrainState()
-
-
-def _starting_point(loaded: LoadedRecipe, start: Start, note: Note) -> _StartingPoint:
-    if start.fork is not None:
-        path, step = parse_run_reference(start.fork)
-        parent = RunDirectory.open(path)
-        if start.run_dir.resolve() == path.resolve():
-            raise UsageError(f"--from: {path} is the run directory itself", hint="give another --run-dir DIR")
-        if not start.fresh:
-            directory.refuse_existing(start.run_dir)
-        _refuse_other_model(loaded, parent)
-        return _StartingPoint(find_checkpoint(parent, step, note), resuming=False)
-    if start.resume and directory.is_run(start.run_dir):
-        run = RunDirectory.open(start.run_dir)
-        _refuse_changes(loaded, run)
-        checkpoint = newest_complete(run, note)
-        if checkpoint is None and (fork := run.manifest()["forked_from"]) is not None:
-            raise UsageError(
-                f"{run.path}: was started from {fork} and has no complete checkpoint of its own",
-                hint=f"--fresh --from {fork} starts it again",
-            )
-        return _StartingPoint(checkpoint, resuming=True)
-    if not start.fresh:
-        directory.refuse_existing(start.run_dir)
-    return _StartingPoint(None, resuming=False)
-
-
-def _refuse_changes(loaded: LoadedRecipe, run: RunDirectory) -> None:
-    old = load_recipe(run.recipe_file).recipe
-    changes = forbidden_on_resume(recipe_differences(old, loaded.recipe))
-    if changes:
-        lines = "\n".join(f"  {change.key}: {change.old!r} in the run, {change.new!r} now" for change in changes)
-        raise UsageError(
-            f"{run.path}: --resume cannot change what the run has been trained with\n{lines}",
-            hint=f"--from {run.path}@STEP --run-dir DIR starts a new run from its weights",
-        )
-
-
-def _refuse_other_model(loaded: LoadedRecipe, parent: RunDirectory) -> None:
-    old = load_recipe(parent.recipe_file).recipe.model.path
-    if old != loaded.recipe.model.path:
-        raise UsageError(f"--from: {parent.path} trained {old}, this recipe trains {loaded.recipe.model.path}")
 
 
 def show_prompt(prompt: dict[str, Any], note: Note) -> None:
@@ -156,51 +90,8 @@ def show_prompt(prompt: dict[str, Any], note: Note) -> None:
     note(f"a response ends at {prompt['stop_tokens']} {prompt['stop_token_ids']}{strings}")
 
 
-def _reopen_run(recipe: Recipe, start: Start, point: _StartingPoint, note: Note) -> RunDirectory:
-    """Open the run and move aside what was written after its checkpoint, so that no step appears twice."""
-    run = RunDirectory.open(start.run_dir)
-    step = point.checkpoint.step if point.checkpoint else None
-    with run.lock(note):
-        run.record_resume(step or 0, to_yaml(recipe), describe_environment())
-        metrics.truncate_after(run.metrics_file, step, note)
-        move_rollouts_after(run, step, note)
-        move_evaluations_after(run, step, note)
-    where = f"step {step}" if step is not None else "the start: there is no complete checkpoint"
-    note(f"{run.path}: resuming at {where}")
-    return run
-
-
-def _create_run(workload: Workload, resolved: str, start: Start, prompt: dict[str, Any], note: Note) -> RunDirectory:
-    if start.fresh and (old := directory.fresh(start.run_dir)) is not None:
-        note(f"{start.run_dir}: the old run is now {old}")
-    manifest = build_manifest(
-        model={"path": workload.recipe.model.path, **_model_identity(resolved, workload.model_config)},
-        data={file.name: file.sha256 for file in workload.prepared.card.files},
-        first_prompt=prompt,
-        contaminated=workload.contaminated,
-        forked_from=start.fork,
-    )
-    return RunDirectory.create(start.run_dir, to_yaml(workload.recipe), manifest)
-
-
-def _take_over(run: RunDirectory, checkpoint: Checkpoint, note: Note) -> None:
-    """Give a fork its parent's metrics up to the checkpoint, so that its curves begin at the base model."""
-    parent_metrics = checkpoint.path.parent.parent / directory.METRICS_FILE
-    rows = [row for row in metrics.read(parent_metrics) if row["step"] <= checkpoint.step]
-    write_atomic(run.metrics_file, "".join(json.dumps(row) + "\n" for row in rows))
-    note(f"{run.path}: starting from {checkpoint.path}, with its {len(rows)} lines of metrics")
-
-
-def _model_identity(resolved: str, config: Any) -> dict[str, Any]:
-    """What tells these weights from others without reading them: the hub commit, or the files' sizes."""
-    folder = Path(resolved)
-    if not folder.is_dir():
-        return {"commit": getattr(config, "_commit_hash", None)}
-    return {"files_bytes": {file.name: file.stat().st_size for file in sorted(folder.glob("*.safetensors"))}}
-
-
 def _run(
-    workload: Workload, machinery: tuple[Backend, ProblemStream], run: RunDirectory, point: _StartingPoint
+    workload: Workload, machinery: tuple[Backend, ProblemStream], run: RunDirectory, point: StartingPoint
 ) -> Finished:
     recipe = workload.recipe
     backend, stream = machinery
@@ -234,16 +125,7 @@ def make_backend(workload: Workload, resolved: str, note: Note) -> Backend:
     return backend
 
 
-def save_model_description(workload: Workload, run: RunDirectory) -> None:
-    """Write `model/`: config, generation config and tokenizer of the base model, which checkpoints leave out."""
-    folder = run.path / "model"
-    workload.model_config.save_pretrained(folder)
-    text = json.dumps(workload.generation_config.to_diff_dict(), indent=2, sort_keys=True) + "\n"
-    write_atomic(folder / "generation_config.json", text)
-    workload.tokenizer.save_pretrained(folder)
-
-
-def make_stream(workload: Workload, point: _StartingPoint, note: Note) -> ProblemStream:
+def make_stream(workload: Workload, point: StartingPoint, note: Note) -> ProblemStream:
     """The stream of training problems, where the checkpoint left it.
 
     Raises:
@@ -289,7 +171,7 @@ def measure_baseline(workload: Workload, backend: Backend, evaluate_step: Evalua
         if recipe.preflight.problems:
             with recorder.stage("preflight"):
                 # A collector of its own: the pre-flight moves no stream position.
-                stream = make_stream(workload, _StartingPoint(None, resuming=False), recorder.note)
+                stream = make_stream(workload, StartingPoint(None, resuming=False), recorder.note)
                 collector = make_collector(workload, backend, stream, recorder.stop_if_requested)
                 values, text = describe_pass_rates(collector.sample(recipe.preflight.problems), recipe)
             recorder.add(values)

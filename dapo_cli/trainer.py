@@ -126,7 +126,7 @@ def report_exhaustion(recipe: Recipe, step: int, groups: StepGroups, recorder: R
     )
     if recipe.dynamic_sampling.when_exhausted == "stop":
         raise NothingToLearn(found, hint="dynamic_sampling.when_exhausted: smaller_step trains on what was found")
-    recorder.note(f"{found}; training on the smaller step")
+    recorder.note(f"{found}; {'training on the smaller step' if groups.kept else 'no update in this step'}")
 
 
 def mismatch_metrics(batch: Batch) -> dict[str, float]:

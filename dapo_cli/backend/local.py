@@ -69,10 +69,18 @@ class LocalBackend:
         self.engine.policy_version = policy_version
 
     def save(self, folder: Path) -> None:
-        """Write model.safetensors (float32, a tied head once), optimizer.pt and rng.pt into `folder`."""
+        """Write model.safetensors (float32, a tied head once), optimizer.pt and rng.pt into `folder`.
+
+        Raises:
+            OSError: they cannot be written.
+        """
+        from safetensors import SafetensorError
         from safetensors.torch import save_model
 
-        save_model(self.policy, str(folder / "model.safetensors"))
+        try:
+            save_model(self.policy, str(folder / "model.safetensors"))
+        except (SafetensorError, RuntimeError) as error:  # what safetensors makes of a full disk or a missing folder
+            raise OSError(str(error)) from error
         torch.save(self.optimizer.state_dict(), folder / "optimizer.pt")
         cuda = torch.cuda.get_rng_state_all() if self.device.type == "cuda" else []
         torch.save({"cpu": torch.get_rng_state(), "cuda": cuda}, folder / "rng.pt")

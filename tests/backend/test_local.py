@@ -49,6 +49,11 @@ def test_a_checkpoint_of_another_model_is_refused(make_backend, tmp_path):
         backend.load(tmp_path)
 
 
+def test_weights_that_cannot_be_written_are_an_os_error(make_backend, tmp_path):
+    with pytest.raises(OSError, match="exist|No such file"):
+        make_backend().save(tmp_path / "gone")
+
+
 def test_logprobs_do_not_depend_on_the_micro_batch_split(make_backend):
     batch = fixed_batch()
     whole = make_backend(train={"tokens_per_microbatch": 100_000}).logprobs(batch)
