@@ -50,7 +50,7 @@ def test_a_checkpoint_of_another_model_is_refused(make_backend, tmp_path):
 
 
 def test_weights_that_cannot_be_written_are_an_os_error(make_backend, tmp_path):
-    with pytest.raises(OSError, match="exist|No such file"):
+    with pytest.raises(OSError, match=r"exist|No such file"):
         make_backend().save(tmp_path / "gone")
 
 
