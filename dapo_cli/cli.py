@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shlex
 import sys
 from collections.abc import Callable, Iterator
@@ -243,3 +244,10 @@ def main() -> None:
         if error.hint:
             note(f"hint: {error.hint}")
         sys.exit(error.exit_code)
+    except BrokenPipeError:
+        # Whoever read the output has seen enough; flushing it again at exit would fail once more.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    except OSError as error:
+        place = f"{error.filename}: " if error.filename else ""
+        note(f"error: {place}{error.strerror or error}")
+        sys.exit(1)

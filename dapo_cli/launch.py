@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable
+from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Any
 
 from dapo_cli.backend.interface import Backend
 from dapo_cli.dataset.load import open_prepared
 from dapo_cli.dataset.stream import ProblemStream
+from dapo_cli.errors import UsageError
+from dapo_cli.evaluation.benchmark import load_benchmark
 from dapo_cli.evaluation.evaluate import evaluate
 from dapo_cli.evaluation.result import EvaluationResult
 from dapo_cli.recipe.loading import LoadedRecipe
 from dapo_cli.rollout.collect import Collector
 from dapo_cli.rollout.prompts import describe_prompt
+from dapo_cli.run import directory
 from dapo_cli.run.console import Console
 from dapo_cli.run.directory import RunDirectory
 from dapo_cli.run.files import Note
@@ -54,8 +59,17 @@ def start_training(loaded: LoadedRecipe, reference: str, start: Start, note: Not
         UsageError: recipe, data, model or run directory are not as they must be; the run directory is untouched.
         DapoError: the run failed; StopRequested when it was asked to stop. The newest state is in a checkpoint.
     """
+    with ExitStack() as held:
+        if start.resume and directory.is_run(start.run_dir):
+            # Before a checkpoint is chosen: a process that still writes here would rotate it away.
+            held.enter_context(RunDirectory.open(start.run_dir).lock(note))
+        return _start(loaded, reference, start, note)
+
+
+def _start(loaded: LoadedRecipe, reference: str, start: Start, note: Note) -> Finished:
     recipe = loaded.recipe
     check_tracking(recipe.tracking)
+    load_benchmark(recipe.eval.benchmark)
     prepared = open_prepared(recipe, reference)
     check_scorer((*prepared.train, *prepared.heldout), recipe.prompt, recipe.reward, note)
     point = find_start(loaded, start, note)
@@ -73,12 +87,10 @@ def start_training(loaded: LoadedRecipe, reference: str, start: Start, note: Not
     if point.checkpoint is not None:
         backend.load(point.checkpoint.path)
     if point.resuming:
-        run = reopen_run(recipe, start, point, note)
-    else:
-        run = create_run(workload, resolved, start, prompt, note)
-        if point.checkpoint is not None:
-            take_over(run, point.checkpoint, note)
+        return _run(workload, (backend, stream), reopen_run(recipe, start, point, note), point)
+    run = create_run(workload, resolved, start, prompt, note)
     with run.lock(note):
+        take_over(run, point, note)
         return _run(workload, (backend, stream), run, point)
 
 
@@ -98,14 +110,19 @@ def _run(
     save_model_description(workload, run)
     with Console(run.path.name, recipe.train.steps) as console, StopSignals(console.stopping) as signals:
         wandb_run_id = point.checkpoint.state["wandb_run_id"] if point.checkpoint and point.resuming else None
-        tracker = start_tracker(recipe.tracking, run.path, recipe.model_dump(), wandb_run_id, console.note)
+        try:
+            tracker = start_tracker(recipe.tracking, run.path, recipe.model_dump(), wandb_run_id, console.note)
+        except UsageError:
+            if not point.resuming:
+                shutil.rmtree(run.path)  # made a moment ago and empty but for its description
+            raise
         recorder = Recorder(recipe, run, console, tracker, signals, workload.tokenizer.decode)
         collector = make_collector(workload, backend, stream, recorder.stop_if_requested)
         evaluate_step = make_evaluator(workload, backend, run)
         try:
             if point.checkpoint is not None and not point.resuming:
                 recorder.save(point.state, backend, collector)
-            if not recorder.has_lines:
+            if point.state.step == 0 and not recorder.has_lines:
                 measure_baseline(workload, backend, evaluate_step, recorder)
             state = train(recipe, backend, collector, evaluate_step, recorder, point.state)
         finally:

@@ -36,6 +36,10 @@ class TrainState:
     """Steps in a row without an informative group."""
 
 
+class Diverged(DapoError):
+    """Every update of a step had a non-finite gradient; nothing is saved over the last checkpoint."""
+
+
 class NothingToLearn(DapoError):
     """The data gave too few informative groups; a checkpoint was written before this is raised."""
 
@@ -95,6 +99,11 @@ def train_step(
                 update = backend.update(minibatch, learning_rate(recipe.train, step))
                 recorder.add(update)
                 updates += not update["update/skipped_count"]
+        if updates == state.updates:
+            raise Diverged(
+                f"step {step}: every update had a non-finite loss or gradient and was skipped: the policy has diverged",
+                hint="--from an earlier checkpoint, with a lower train.learning_rate or train.weight_decay",
+            )
     with recorder.stage("sync"):
         backend.sync_weights(step)
     empty_steps = 0 if groups.kept else state.empty_steps + 1

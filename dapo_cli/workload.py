@@ -88,7 +88,8 @@ def check_toy_warm_start(prepared: Prepared) -> None:
         raise UsageError(
             f"dataset.heldout_problems: the toy model's warm start has seen {common} of the "
             f"{len(prepared.heldout)} held-out problems",
-            hint=f"hold out at most {RESERVED_PROBLEMS} of toy_sums",
+            hint=f"hold out at most {RESERVED_PROBLEMS} of toy_sums; in data of your own, use other problems than "
+            "sums of two two-digit numbers",
         )
 
 
@@ -101,11 +102,15 @@ def load_workload(
         UsageError: a prompt is too long, or prompt and response do not fit the model's positions.
     """
     recipe = loaded.recipe
+    if recipe.eval.problems is not None and recipe.eval.problems > len(prepared.heldout):
+        note(f"eval.problems: {recipe.eval.problems} asked for, {len(prepared.heldout)} are held out: all are taken")
     contaminated = check_contamination(recipe, prepared)
     if recipe.model.path == "toy":
         check_toy_warm_start(prepared)
     config, generation_config = load_configs(resolved_model, recipe)
     check_positions(loaded, config)
+    stop_ids = stop_token_ids(recipe.rollout, generation_config)
+    check_stop_ids(loaded, stop_ids, config)
     tokenizer = load_tokenizer(resolved_model, recipe.model)
     renderer = PromptRenderer(tokenizer, recipe.prompt)
     return Workload(
@@ -117,7 +122,7 @@ def load_workload(
         generation_config=generation_config,
         train=_render(renderer, prepared.train, "training", note),
         heldout=_render(renderer, prepared.heldout[: recipe.eval.problems], "held-out", note),
-        sampling=training_sampling(recipe.rollout, stop_token_ids(recipe.rollout, generation_config)),
+        sampling=training_sampling(recipe.rollout, stop_ids),
     )
 
 
@@ -127,6 +132,10 @@ def _render(
     if not problems:
         return ()
     prompts, dropped = renderer.render_all(problems)
+    if len(problems) > 1 and len({prompt.text for prompt in prompts}) == 1 < len(prompts):
+        raise UsageError(
+            f"prompt: all {len(prompts)} {kind} prompts are the same text: the template leaves the problem out"
+        )
     if dropped:
         note(f"{dropped} of {len(problems)} {kind} problems dropped: longer than prompt.max_prompt_tokens")
     return tuple(prompts)
@@ -153,6 +162,18 @@ def load_configs(resolved_model: str, recipe: Recipe) -> tuple[Any, Any]:
     return config, generation_config
 
 
+def check_stop_ids(loaded: LoadedRecipe, stop_ids: tuple[int, ...], config: Any) -> None:
+    """Every stop token must be one the model can produce.
+
+    Raises:
+        UsageError: one is outside the vocabulary.
+    """
+    vocabulary = config.get_text_config().vocab_size
+    outside = [token for token in stop_ids if token >= vocabulary]
+    if outside:
+        raise key_error(loaded, "rollout.stop_token_ids", f"{outside} are outside the model's {vocabulary} tokens")
+
+
 def check_positions(loaded: LoadedRecipe, config: Any) -> None:
     """Prompt and response must fit the positions the model was made for.
 
@@ -165,8 +186,8 @@ def check_positions(loaded: LoadedRecipe, config: Any) -> None:
     if positions is not None and longest > positions:
         raise key_error(
             loaded,
-            "rollout.max_response_tokens",
-            f"prompt.max_prompt_tokens {recipe.prompt.max_prompt_tokens} + {recipe.rollout.max_response_tokens} = "
+            ("rollout.max_response_tokens", "prompt.max_prompt_tokens"),
+            f"prompt of {recipe.prompt.max_prompt_tokens} + response of {recipe.rollout.max_response_tokens} = "
             f"{longest} tokens, but {recipe.model.path} has {positions} positions",
             hint=f"lower one of them so that the sum is at most {positions}",
         )

@@ -15,7 +15,7 @@ from dapo_cli.run.directory import RunDirectory
 from dapo_cli.run.recorder import Recorder
 from dapo_cli.run.signals import StopRequested, StopSignals
 from dapo_cli.run.tracking import Tracker
-from dapo_cli.trainer import NothingToLearn, TrainState, train
+from dapo_cli.trainer import Diverged, NothingToLearn, TrainState, train
 
 
 class RecordingBackend(ScriptedGenerator):
@@ -182,3 +182,17 @@ def test_running_out_of_draws_stops_with_a_checkpoint_when_the_recipe_says_so(tm
     assert checkpoint.step == 1
     # A resume goes on with new problems instead of drawing the same ones again.
     assert checkpoint.state["collector"]["stream"]["drawn"] == 10
+
+
+def test_a_step_whose_every_update_is_skipped_stops_the_run_and_saves_nothing_over_the_last_checkpoint(tmp_path):
+    setting = Setting(tmp_path, checkpoint={"every": 1})
+    update = setting.backend.update
+
+    def diverging(minibatch, learning_rate):
+        return update(minibatch, learning_rate) | {"update/skipped_count": float(setting.backend.updates > 2)}
+
+    setting.backend.update = diverging
+    with pytest.raises(Diverged, match="step 2: every update had a non-finite loss or gradient"):
+        setting.train()
+    assert newest_complete(setting.run).step == 1
+    assert [row["updates"] for row in setting.metrics()] == [2]

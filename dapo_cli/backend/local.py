@@ -79,9 +79,9 @@ class LocalBackend:
 
         try:
             save_model(self.policy, str(folder / "model.safetensors"))
-        except (SafetensorError, RuntimeError) as error:  # what safetensors makes of a full disk or a missing folder
-            raise OSError(str(error)) from error
-        torch.save(self.optimizer.state_dict(), folder / "optimizer.pt")
+            torch.save(self.optimizer.state_dict(), folder / "optimizer.pt")
+        except (SafetensorError, RuntimeError) as error:  # what both libraries make of a full disk
+            raise OSError(str(error).strip().splitlines()[0]) from error
         cuda = torch.cuda.get_rng_state_all() if self.device.type == "cuda" else []
         torch.save({"cpu": torch.get_rng_state(), "cuda": cuda}, folder / "rng.pt")
 
@@ -126,7 +126,14 @@ def pick_device(backend: BackendSection) -> torch.device:
 
 
 def set_threads(backend: BackendSection, num_parameters: int) -> int:
-    """Set torch's CPU threads for a model of this size and return how many."""
+    """Set torch's CPU threads for a model of this size and return how many.
+
+    Raises:
+        UsageError: more threads than this machine has cores.
+    """
+    cores = os.cpu_count() or 1
+    if backend.threads is not None and backend.threads > cores:
+        raise UsageError(f"backend.threads: {backend.threads}, but this machine has {cores} cores")
     if backend.threads is not None:
         threads = backend.threads
     else:

@@ -8,6 +8,7 @@ import math
 import random
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import partial
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -99,9 +100,19 @@ def _read_jsonl(path: Path) -> Iterator[tuple[str, Any]]:
 
 def _parse(where: str, data: bytes) -> Any:
     try:
-        return json.loads(data.decode("utf-8-sig"))
-    except ValueError as error:
+        value = json.loads(data.decode("utf-8-sig"), object_pairs_hook=partial(_unique, where))
+        json.dumps(value, ensure_ascii=False).encode()  # half of a surrogate pair is valid JSON and no text
+    except (ValueError, RecursionError) as error:
         raise UsageError(f"{where}: not valid JSON: {error}") from error
+    return value
+
+
+def _unique(where: str, pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    names = [name for name, _ in pairs]
+    repeated = sorted({name for name in names if names.count(name) > 1})
+    if repeated:
+        raise UsageError(f"{where}: column {repeated[0]!r} is there twice")
+    return dict(pairs)
 
 
 def _read_json(path: Path) -> Iterator[tuple[str, Any]]:
@@ -116,6 +127,7 @@ def _read_csv(path: Path) -> Iterator[tuple[str, Any]]:
     with path.open(encoding="utf-8-sig", newline="") as lines:
         reader = csv.DictReader(lines, strict=True)
         try:
+            _unique(f"{path}:1", [(name, None) for name in reader.fieldnames or ()])
             for record in reader:
                 where = f"{path}:{reader.line_num}"
                 if None in record or None in record.values():

@@ -59,7 +59,8 @@ def evaluate_run(
     prepare_policy(policy, recipe.model)
     probe_packing(policy, str(run.path))
     subject = Subject(policy, str(run.path / "model"), f"{run.path}@{checkpoint.step}")
-    name = f"{recipe.eval.benchmark}_avg{recipe.eval.samples}"
+    first = f"_first{recipe.eval.problems}" if recipe.eval.problems else ""
+    name = f"{recipe.eval.benchmark}{first}_avg{recipe.eval.samples}"
     folder = out or run.evals / evaluation_folder_name(name, checkpoint.step)
     return _evaluate(loaded, subject, folder, note, progress), folder
 

@@ -76,7 +76,9 @@ def _unpack_gguf(file: Path, cache: Path) -> Path:
 
     quiet_transformers()
     partial = cache / f".{folder.name}.{os.getpid()}"
-    model = AutoModelForCausalLM.from_pretrained(file.parent, gguf_file=file.name, dtype=torch.float32)
+    model = _from_hub(
+        lambda: AutoModelForCausalLM.from_pretrained(file.parent, gguf_file=file.name, dtype=torch.float32), str(file)
+    )
     # transformers would otherwise write the folder as if it were still quantised.
     del model.config.quantization_config
     model.hf_quantizer = None
@@ -127,10 +129,12 @@ def load_model(resolved: str, model: Model, device: torch.device) -> Any:
 
 
 def _from_hub(load: Any, path: str) -> Any:
+    from safetensors import SafetensorError
+
     try:
         return load()
-    except (OSError, ValueError) as error:
-        reason = str(error).strip().splitlines()[0]
+    except (OSError, ValueError, RuntimeError, SafetensorError) as error:
+        reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
         raise UsageError(f"model.path: {path}: cannot be loaded: {reason}") from error
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
@@ -31,6 +32,35 @@ Rule = Callable[[Recipe], Iterator[Problem]]
 def combination_problems(recipe: Recipe) -> list[Problem]:
     """Every rule that `recipe` breaks, in the order of the sections."""
     return [problem for rule in RULES for problem in rule(recipe)]
+
+
+def _dataset_name(recipe: Recipe) -> Iterator[Problem]:
+    if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}", recipe.dataset.name):
+        yield Problem(
+            ("dataset.name",),
+            f"{recipe.dataset.name!r} cannot be the name of a folder",
+            "use up to 100 letters, digits, dots, dashes and underscores",
+        )
+
+
+def _stop_token_ids(recipe: Recipe) -> Iterator[Problem]:
+    if recipe.rollout.stop_token_ids == () and not recipe.rollout.stop_strings:
+        yield Problem(
+            ("rollout.stop_token_ids", "rollout.stop_strings"),
+            "nothing would end a response but its limit",
+            "name a token id or a stop string, or use generation_config",
+        )
+
+
+def _template_arguments(recipe: Recipe) -> Iterator[Problem]:
+    taken = sorted(
+        {"messages", "conversation", "tokenize", "add_generation_prompt", "chat_template", "tools"}
+        & set(recipe.prompt.template_arguments)
+    )
+    if taken:
+        yield Problem(
+            ("prompt.template_arguments",), f"{', '.join(taken)} cannot be set here: rendering sets them", "remove them"
+        )
 
 
 def _template(recipe: Recipe) -> Iterator[Problem]:
@@ -186,6 +216,9 @@ def _heldout_evaluation(recipe: Recipe) -> Iterator[Problem]:
 
 
 RULES: tuple[Rule, ...] = (
+    _dataset_name,
+    _template_arguments,
+    _stop_token_ids,
     _template,
     _group_size,
     _top_p,

@@ -69,12 +69,13 @@ def load_recipe(reference: str | Path, overrides: Sequence[str] = ()) -> LoadedR
     )
 
 
-def key_error(loaded: LoadedRecipe, key: str, message: str, hint: str | None = None) -> UsageError:
+def key_error(loaded: LoadedRecipe, keys: str | tuple[str, ...], message: str, hint: str | None = None) -> UsageError:
     """The error for a check that needs more than the recipe, in the form of `load_recipe`'s own.
 
+    Of several `keys` it is reported at the one that was stated last.
     For a recipe restored from a run directory, load its `recipe.yaml` and the lines are those of that file.
     """
-    problem = Problem((key,), message, "")
+    problem = Problem((keys,) if isinstance(keys, str) else keys, message, "")
     file = Origin("file", shown(loaded.path))
     return usage_error([_placed(problem, loaded.origins, file)], hint)
 

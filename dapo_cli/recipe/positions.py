@@ -41,6 +41,10 @@ for _tag, _pattern, _first in CORE_SCHEMA:
     _Loader.add_implicit_resolver(_tag, re.compile(_pattern), _first)
 
 
+MOST_NODES = 100_000
+"""Far above any recipe and far below what nested aliases can grow to."""
+
+
 @dataclass(slots=True)
 class Document:
     """A parsed file: its value, the line of every key (list items included), and what is wrong with it."""
@@ -49,6 +53,8 @@ class Document:
     lines: dict[KeyPath, int] = field(default_factory=dict)
     problems: list[tuple[int, KeyPath, str]] = field(default_factory=list)
     """Line, key and message of everything that YAML allows and a recipe does not."""
+    nodes: int = 0
+    """Values read so far, aliases counted each time."""
 
 
 def parse_yaml(text: str, source: str) -> Document:
@@ -80,6 +86,11 @@ def parse_yaml(text: str, source: str) -> Document:
 
 def _value(node: yaml.Node, path: KeyPath, document: Document, parents: frozenset[int]) -> Any:
     line = node.start_mark.line + 1
+    document.nodes += 1
+    if document.nodes > MOST_NODES:
+        raise UsageError(
+            f"more than {MOST_NODES} values on line {line}: aliases that multiply have no place in a recipe"
+        )
     if id(node) in parents:
         document.problems.append((line, path, "an alias that contains itself"))
         return None

@@ -47,7 +47,13 @@ class PromptRenderer:
             path = Path(self.prompt.chat_template)
             if not path.is_file():
                 raise UsageError(f"prompt.chat_template: {path}: no such file")
-            return path.read_text(encoding="utf-8")
+            try:
+                text = path.read_text(encoding="utf-8")
+            except UnicodeDecodeError as error:
+                raise UsageError(f"prompt.chat_template: {path}: not a UTF-8 text file") from error
+            if not text.strip():
+                raise UsageError(f"prompt.chat_template: {path}: the file is empty")
+            return text
         if not getattr(self.tokenizer, "chat_template", None):
             raise UsageError(
                 "prompt.format: chat: the tokenizer has no chat template",
@@ -61,9 +67,11 @@ class PromptRenderer:
             text = self._plain(problem)
             ids = self.tokenizer(text).input_ids
         else:
-            text = self._chat(problem)
+            text = self._checked_chat(problem)
             # The template has written every special token already.
             ids = self.tokenizer(text, add_special_tokens=False).input_ids
+        if not ids:
+            raise UsageError(f"prompt: the prompt of problem {problem.problem_id} is empty")
         return RenderedPrompt(problem, text, np.array(ids, dtype=np.int32))
 
     def _plain(self, problem: Problem) -> str:
@@ -73,6 +81,15 @@ class PromptRenderer:
         ]
         parts.append("\n\n".join(message["content"] for message in problem.messages))
         return self.prompt.few_shot_separator.join(parts)
+
+    def _checked_chat(self, problem: Problem) -> str:
+        from jinja2 import TemplateError
+
+        try:
+            return self._chat(problem)
+        except (TemplateError, TypeError, ValueError) as error:
+            where = self.prompt.chat_template or "the tokenizer's own"
+            raise UsageError(f"prompt.chat_template: {where}: cannot be rendered: {error}") from error
 
     def _chat(self, problem: Problem) -> str:
         messages: list[Message] = []

@@ -27,7 +27,7 @@ class Console:
     """
 
     def __init__(self, title: str, total_steps: int, stream: TextIO | None = None) -> None:
-        self._stream = stream or sys.stdout
+        self._stream = stream or sys.stdout or open(os.devnull, "w")  # noqa: SIM115 (closed standard output)
         self._rich = RichConsole(file=self._stream, highlight=False)
         self._live: Live | None = None
         self._view = View(title, total_steps, ascii_only=not self._rich.encoding.startswith("utf"))
@@ -76,7 +76,15 @@ class Console:
         self._step_ended = now
         self._view.set_step(metrics)
         if self._live is None:
-            print(plain_line(metrics, self._view.total_steps), file=self._stream, flush=True)
+            self._print(plain_line(metrics, self._view.total_steps))
+
+    def _print(self, line: str) -> None:
+        """Print; an output that was closed or is full must not cost the run."""
+        try:
+            print(line, file=self._stream, flush=True)
+        except OSError as error:
+            self._stream = open(os.devnull, "w")  # noqa: SIM115 (lives as long as the process)
+            print_note(f"standard output: {error.strerror}; training goes on without it, metrics.jsonl has every step")
 
     def stopping(self, text: str) -> None:
         """Show that the run is about to stop; may be called inside a signal handler."""

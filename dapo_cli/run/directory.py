@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from dapo_cli.errors import UsageError
+from dapo_cli.errors import DapoError, UsageError
 from dapo_cli.run.files import Note, next_free, print_note, write_atomic
 from dapo_cli.run.lock import LOCK_FILE, lock_folder
 
@@ -58,11 +58,15 @@ class RunDirectory:
 
         Raises:
             UsageError: there is none.
+        DapoError: it has lost its recipe.
         """
         if not is_run(path):
             reason = f"no {MANIFEST_FILE} in it" if path.is_dir() else "no such folder"
             raise UsageError(f"{path}: not a run directory ({reason})", hint="`dapo train RECIPE` makes one in runs/")
-        return cls(path)
+        run = cls(path)
+        if not run.recipe_file.is_file():
+            raise DapoError(f"{run.recipe_file}: is missing, so this run cannot be continued or evaluated")
+        return run
 
     @property
     def recipe_file(self) -> Path:
@@ -103,8 +107,17 @@ class RunDirectory:
         return lock_folder(self.path, note)
 
     def manifest(self) -> dict[str, Any]:
-        """The content of `manifest.json`."""
-        content: dict[str, Any] = json.loads(self.manifest_file.read_text(encoding="utf-8"))
+        """The content of `manifest.json`.
+
+        Raises:
+            DapoError: it cannot be read.
+        """
+        try:
+            content = json.loads(self.manifest_file.read_text(encoding="utf-8"))
+        except ValueError as error:
+            raise DapoError(f"{self.manifest_file}: is damaged: {error}") from error
+        if not isinstance(content, dict):
+            raise DapoError(f"{self.manifest_file}: is damaged: want an object, got {type(content).__name__}")
         return content
 
     def record_resume(self, step: int, recipe_yaml: str, environment: Mapping[str, Any]) -> None:
@@ -139,6 +152,11 @@ def refuse_existing(path: Path) -> None:
         )
     if path.exists() and not path.is_dir():
         raise UsageError(f"{path}: is a file, not a folder", hint="give another folder with --run-dir")
+    if path.is_dir() and (path / RECIPE_FILE).is_file() and any((path / "checkpoints").glob("step_*")):
+        raise UsageError(
+            f"{path}: a run that has lost its {MANIFEST_FILE}",
+            hint="put the file back to continue it, or give another folder with --run-dir",
+        )
     if path.is_dir() and not _only_remains(path):
         raise UsageError(
             f"{path}: holds files that are not a run of dapo", hint="give an empty or new folder with --run-dir"

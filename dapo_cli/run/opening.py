@@ -42,6 +42,8 @@ class StartingPoint:
     """None: the base model."""
     resuming: bool
     """An existing run goes on."""
+    metrics: tuple[metrics.Row, ...] = ()
+    """Of a fork: its parent's lines up to the checkpoint."""
 
     @property
     def state(self) -> TrainState:
@@ -64,17 +66,19 @@ def find_start(loaded: LoadedRecipe, start: Start, note: Note) -> StartingPoint:
         if not start.fresh:
             directory.refuse_existing(start.run_dir)
         _refuse_other_model(loaded, parent)
-        return StartingPoint(find_checkpoint(parent, step, note), resuming=False)
+        checkpoint = find_checkpoint(parent, step, note)
+        rows = tuple(row for row in metrics.read(parent.metrics_file) if row["step"] <= checkpoint.step)
+        return StartingPoint(checkpoint, resuming=False, metrics=rows)
     if start.resume and directory.is_run(start.run_dir):
         run = RunDirectory.open(start.run_dir)
         _refuse_changes(loaded, run)
-        checkpoint = newest_complete(run, note)
-        if checkpoint is None and (fork := run.manifest()["forked_from"]) is not None:
+        newest = newest_complete(run, note)
+        if newest is None and (fork := run.manifest()["forked_from"]) is not None:
             raise UsageError(
                 f"{run.path}: was started from {fork} and has no complete checkpoint of its own",
                 hint=f"--fresh --from {fork} starts it again",
             )
-        return StartingPoint(checkpoint, resuming=True)
+        return StartingPoint(newest, resuming=True)
     if not start.fresh:
         directory.refuse_existing(start.run_dir)
     return StartingPoint(None, resuming=False)
@@ -98,14 +102,15 @@ def _refuse_other_model(loaded: LoadedRecipe, parent: RunDirectory) -> None:
 
 
 def reopen_run(recipe: Recipe, start: Start, point: StartingPoint, note: Note) -> RunDirectory:
-    """Open the run and move aside what was written after its checkpoint, so that no step appears twice."""
+    """Open the run, whose lock is held, and move aside what was written after its checkpoint: no step appears twice."""
     run = RunDirectory.open(start.run_dir)
     step = point.checkpoint.step if point.checkpoint else None
-    with run.lock(note):
-        run.record_resume(step or 0, to_yaml(recipe), describe_environment())
-        metrics.truncate_after(run.metrics_file, step, note)
-        move_rollouts_after(run, step, note)
-        move_evaluations_after(run, step, note)
+    run.record_resume(step or 0, to_yaml(recipe), describe_environment())
+    if step and not run.metrics_file.exists():
+        note(f"{run.metrics_file}: is missing; the curve begins after step {step}")
+    metrics.truncate_after(run.metrics_file, step, note)
+    move_rollouts_after(run, step, note)
+    move_evaluations_after(run, step, note)
     where = f"step {step}" if step is not None else "the start: there is no complete checkpoint"
     note(f"{run.path}: resuming at {where}")
     return run
@@ -125,12 +130,11 @@ def create_run(workload: Workload, resolved: str, start: Start, prompt: dict[str
     return RunDirectory.create(start.run_dir, to_yaml(workload.recipe), manifest)
 
 
-def take_over(run: RunDirectory, checkpoint: Checkpoint, note: Note) -> None:
+def take_over(run: RunDirectory, point: StartingPoint, note: Note) -> None:
     """Give a fork its parent's metrics up to the checkpoint, so that its curves begin at the base model."""
-    parent_metrics = checkpoint.path.parent.parent / directory.METRICS_FILE
-    rows = [row for row in metrics.read(parent_metrics) if row["step"] <= checkpoint.step]
-    write_atomic(run.metrics_file, "".join(json.dumps(row) + "\n" for row in rows))
-    note(f"{run.path}: starting from {checkpoint.path}, with its {len(rows)} lines of metrics")
+    if point.checkpoint is not None:
+        write_atomic(run.metrics_file, "".join(json.dumps(row) + "\n" for row in point.metrics))
+        note(f"{run.path}: starting from {point.checkpoint.path}, with its {len(point.metrics)} lines of metrics")
 
 
 def _model_identity(resolved: str, config: Any) -> dict[str, Any]:

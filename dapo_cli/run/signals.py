@@ -1,8 +1,8 @@
 """Stopping a run without losing what it learned.
 
-Ctrl-C and SIGTERM only raise a flag. The loop asks for it between stages (`raise_if_requested`), so it stops at the end
-of the stage that is running, and saves the state of the last step that was finished. A Ctrl-C after that aborts at
-once; what was saved before is then where `--resume` continues.
+Ctrl-C, SIGTERM and SIGHUP (a closed terminal) only raise a flag. The loop asks for it between stages
+(`raise_if_requested`), so it stops at the end of the stage that is running, and saves the state of the last step that
+was finished. A Ctrl-C after that aborts at once; what was saved before is then where `--resume` continues.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Any
 
 from dapo_cli.errors import DapoError
 
-_SIGNALS = {signal.SIGINT: "Ctrl-C", signal.SIGTERM: "SIGTERM"}
+_SIGNALS = {signal.SIGINT: "Ctrl-C", signal.SIGTERM: "SIGTERM", signal.SIGHUP: "SIGHUP"}
 
 
 class StopRequested(DapoError):

@@ -109,3 +109,18 @@ def test_impossible_numbers_of_sums_are_refused() -> None:
         sum_rows(digits=1, terms=2, problems=101)
     with pytest.raises(UsageError, match="would be 729000000 sums"):
         sum_rows(digits=3, terms=3, problems="all")
+
+
+def test_a_column_that_is_there_twice_is_refused(tmp_path):
+    (tmp_path / "a.csv").write_text("problem,answer,answer\nx,1,2\n")
+    (tmp_path / "a.jsonl").write_text('{"problem": "x", "answer": 1, "answer": 2}\n')
+    for name in ("a.csv", "a.jsonl"):
+        with pytest.raises(UsageError, match=r":1: column 'answer' is there twice"):
+            read_rows(tmp_path / name, "problem", "answer")
+
+
+def test_json_that_is_no_text_is_refused_with_its_line(tmp_path):
+    file = tmp_path / "a.jsonl"
+    file.write_text('{"problem": "x \\ud800", "answer": 1}\n')
+    with pytest.raises(UsageError, match=r"a\.jsonl:1: not valid JSON"):
+        read_rows(file, "problem", "answer")

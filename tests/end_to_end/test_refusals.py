@@ -126,3 +126,57 @@ def test_the_model_card_states_scores_with_their_interval(parent, dapo, workspac
     assert "- heldout_step_2: avg@1 " in card
     assert "% on these 20 problems; temperature 1.0, top_p 0.7)" in card
     assert len(card) < 2000
+
+
+@pytest.mark.parametrize(
+    ("override", "message"),
+    [
+        ("eval.benchmark=nothing", "no card evals/nothing.yaml"),
+        ("rollout.stop_token_ids=[99999]", "[99999] are outside the model's 113 tokens"),
+        ("backend.threads=100000", "this machine has"),
+        ("dataset.name=../../evil", "cannot be the name of a folder"),
+        ("prompt.template_arguments={tokenize: true}", "tokenize cannot be set here"),
+        ("rollout.stop_token_ids=[]", "nothing would end a response but its limit"),
+    ],
+)
+def test_what_cannot_work_is_refused_before_anything_is_written(dapo, workspace, override, message):
+    done = dapo("train", "demo", "--run-dir", "runs/never", *settings(*SMALL, override))
+    assert (done.returncode, "Traceback" in done.stderr) == (2, False), done.stderr
+    assert message in done.stderr
+    assert not (workspace / "runs/never").exists()
+
+
+def test_a_truncated_model_file_is_one_line(dapo, workspace):
+    assert dapo("convert", "runs/renewed", "--out", "truncated").returncode == 0
+    weights = workspace / "truncated" / "model.safetensors"
+    weights.write_bytes(weights.read_bytes()[:1000])
+    done = dapo("train", "demo", "--run-dir", "runs/never", *settings(*SMALL, "model.path=./truncated"))
+    assert (done.returncode, "Traceback" in done.stderr) == (2, False), done.stderr
+    assert "model.path: ./truncated: cannot be loaded" in done.stderr
+
+
+def test_a_reader_that_stops_reading_costs_nothing(dapo, workspace):
+    """`dapo train ... | head -1`: the pipe breaks after a line, and training goes on to the end."""
+    before = "import os; r, w = os.pipe(); os.close(r); os.dup2(w, 1)"
+    done = dapo("train", "demo", "--run-dir", "runs/broken-pipe", *settings(*SMALL, "train.steps=1"), before=before)
+    assert "Traceback" not in done.stderr
+    assert "training goes on without it" in done.stderr
+    assert (workspace / "runs/broken-pipe/checkpoints/step_1").is_dir()
+
+
+def test_a_second_process_cannot_resume_a_run_that_is_being_written(parent, dapo):
+    from dapo_cli.run.directory import RunDirectory
+
+    with RunDirectory.open(parent).lock():
+        done = dapo("train", "demo", "--run-dir", "runs/parent", "--resume", *TWO_STEPS)
+    assert (done.returncode, "Traceback" in done.stderr) == (2, False)
+    assert "is being written" in done.stderr or "process" in done.stderr
+
+
+def test_a_lost_metrics_file_is_said_and_makes_no_new_baseline(parent, dapo, workspace):
+    assert dapo("train", "demo", "--run-dir", "runs/lost", *TWO_STEPS).returncode == 0
+    (workspace / "runs/lost/metrics.jsonl").unlink()
+    done = dapo("train", "demo", "--run-dir", "runs/lost", "--resume", *TWO_STEPS, *settings("train.steps=3"))
+    assert done.returncode == 0, done.stderr
+    assert "is missing; the curve begins after step 2" in done.stderr
+    assert [row["step"] for row in repeatable_metrics(workspace / "runs/lost")] == [3]

@@ -109,3 +109,19 @@ def test_the_probe_refuses_a_sliding_window():
     model.config.sliding_window = 4096
     with pytest.raises(UsageError, match="sliding-window attention \\(4096 tokens\\) is not supported"):
         probe_packing(model, "windowed")
+
+
+def test_half_precision_reaches_the_kernel_in_one_dtype():
+    """Rotary embeddings promote queries and keys to float32 under autocast; the CUDA kernel wants one dtype."""
+    half = torch.zeros(1, 1, 3, 8, dtype=torch.bfloat16)
+    segments = segments_of(np.array([3], dtype=np.int32), torch.device("cpu"))
+    out, _ = packed_attention(torch.nn.Identity(), half.float(), half.float(), half, None, segments=segments)
+    assert out.dtype == torch.bfloat16
+    model = tiny(LlamaConfig, LlamaForCausalLM)
+    from dapo_cli.rollout.cache import GrowingCache
+
+    cache = GrowingCache()
+    with torch.autocast("cpu", dtype=torch.bfloat16), torch.no_grad():
+        mask = torch.ones(1, 1, 4, 4, dtype=torch.bool).tril()
+        model.get_decoder()(input_ids=torch.arange(4)[None], attention_mask=mask, past_key_values=cache, use_cache=True)
+    assert {tensor.dtype for pair in cache._buffers for tensor in pair} == {torch.bfloat16}

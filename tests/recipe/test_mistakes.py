@@ -37,7 +37,7 @@ def message(write_recipe, *edits, overrides=(), **file):
         ("steps: 10", "steps: {all: 10}", f"x.yaml:9: train.steps: {STEPS}, got a section"),
         ("1e-6", ".inf", "x.yaml:14: train.learning_rate: not a finite number: '.inf'"),
         ("1e-6", "1e999", "x.yaml:14: train.learning_rate: not a finite number: '1e999'"),
-        ("1e-6", "1" + "0" * 400, "x.yaml:14: train.learning_rate: expected a number greater than 0, got 1" + "0" * 55 + " ..."),
+        ("1e-6", "1" + "0" * 400, "x.yaml:14: train.learning_rate: expected a number greater than 0 and of at most 1e+09, got 1" + "0" * 55 + " ..."),
         ("  steps: 10\n", "", "x.yaml:8: train.steps: required key is missing (Rollout steps)"),
         ("model: {path: toy}\n", "", "x.yaml: model: required section is missing (The policy: which weights, in which precision)"),
         ("model: {path: toy}", "model:", "x.yaml:1: model: expected a section (lines of key: value, indented under model:), got null"),

@@ -123,3 +123,10 @@ def test_the_first_accepted_groups_in_submission_order_are_kept(right, batch):
     assert indices(step.drawn) == list(range(len(step.drawn)))
     if len(expected) == 4 and batch is None:
         assert len(step.drawn) == expected[-1] + 1
+
+
+@pytest.mark.parametrize("changes", [{}, {"enabled": False}])
+def test_a_batch_size_inherited_from_whole_batches_changes_nothing_elsewhere(changes):
+    settings = recipe(problems_per_batch=2, **changes)
+    step = collector(settings, ScriptedGenerator(lambda index: 2)).next_step()
+    assert (len(step.kept), len(step.drawn), step.exhausted) == (4, 4, False)

@@ -157,3 +157,24 @@ def test_generation_config_of_a_checkpoint_changes_nothing():
         for a, b in zip(left.rollouts, right.rollouts, strict=True):
             assert a.response_ids.tobytes() == b.response_ids.tobytes()
             assert a.rollout_logprobs.tobytes() == b.rollout_logprobs.tobytes()
+
+
+def test_a_group_larger_than_what_runs_side_by_side_is_sampled_in_parts():
+    policy = tiny_policy()
+    whole = next(engine(policy).generate(requests(1, group_size=9)))
+    parts = next(engine(policy, concurrent=4).generate(requests(1, group_size=9)))
+    assert [r.response_ids.tolist() for r in parts.rollouts] == [r.response_ids.tolist() for r in whole.rollouts]
+
+
+def test_bfloat16_sampling_keeps_keys_in_bfloat16_and_sees_weights_that_changed():
+    policy = tiny_policy()
+    sampler = HFEngine(policy, LetterTokenizer(), "bfloat16", 64)
+    before = next(sampler.generate(requests(1, group_size=16)))
+    scores = own_distribution(policy, before.prompt_ids, before.rollouts[0].response_ids)
+    chosen = torch.from_numpy(before.rollouts[0].response_ids.astype(int))[:, None]
+    expected = torch.log_softmax(scores, -1).gather(1, chosen)[:, 0].numpy()
+    np.testing.assert_allclose(before.rollouts[0].rollout_logprobs, expected, atol=0.1)
+    with torch.no_grad():
+        policy.lm_head.weight.zero_()
+    after = next(sampler.generate(requests(1, group_size=16)))
+    np.testing.assert_allclose(after.rollouts[0].rollout_logprobs, np.log(1 / VOCAB), atol=1e-3)

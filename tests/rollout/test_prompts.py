@@ -114,3 +114,24 @@ def test_the_first_prompt_is_described_with_its_end_and_what_ends_a_response():
     assert "".join(shown["last_tokens"]) == "sistant>"
     assert shown["stop_tokens"] == ["!"]
     assert shown["stop_strings"] == ["\n"]
+
+
+@pytest.mark.parametrize("text", ["{{ messages[", "{{ missing.field }}", "{{ messages + 1 }}"])
+def test_a_jinja_file_that_cannot_be_rendered_is_refused(tmp_path, text):
+    file = tmp_path / "mine.jinja"
+    file.write_text(text)
+    with pytest.raises(UsageError, match=r"mine\.jinja: cannot be rendered"):
+        rendered(chat_template=str(file))
+
+
+def test_a_jinja_file_in_another_encoding_or_an_empty_prompt_is_refused(tmp_path):
+    file = tmp_path / "mine.jinja"
+    file.write_bytes(b"\xff\xfe")
+    with pytest.raises(UsageError, match="not a UTF-8 text file"):
+        rendered(chat_template=str(file))
+    file.write_text("")
+    with pytest.raises(UsageError, match="the file is empty"):
+        rendered(chat_template=str(file))
+    file.write_text("{% if false %}x{% endif %}")
+    with pytest.raises(UsageError, match="the prompt of problem id is empty"):
+        rendered(chat_template=str(file))
