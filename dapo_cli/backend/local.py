@@ -131,12 +131,12 @@ def set_threads(backend: BackendSection, num_parameters: int) -> int:
     Raises:
         UsageError: more threads than this machine has cores.
     """
-    cores = os.cpu_count() or 1
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     if backend.threads is not None and backend.threads > cores:
-        raise UsageError(f"backend.threads: {backend.threads}, but this machine has {cores} cores")
+        raise UsageError(f"backend.threads: {backend.threads}, but this process may use {cores} cores")
     if backend.threads is not None:
         threads = backend.threads
     else:
-        threads = 1 if num_parameters < _ONE_THREAD_PARAMETERS else len(os.sched_getaffinity(0))
+        threads = 1 if num_parameters < _ONE_THREAD_PARAMETERS else cores
     torch.set_num_threads(threads)
     return threads

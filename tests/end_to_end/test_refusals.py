@@ -133,7 +133,7 @@ def test_the_model_card_states_scores_with_their_interval(parent, dapo, workspac
     [
         ("eval.benchmark=nothing", "no card evals/nothing.yaml"),
         ("rollout.stop_token_ids=[99999]", "[99999] are outside the model's 113 tokens"),
-        ("backend.threads=100000", "this machine has"),
+        ("backend.threads=100000", "this process may use"),
         ("dataset.name=../../evil", "cannot be the name of a folder"),
         ("prompt.template_arguments={tokenize: true}", "tokenize cannot be set here"),
         ("rollout.stop_token_ids=[]", "nothing would end a response but its limit"),
