@@ -52,6 +52,7 @@ demo: $(VENV)/.core ## Prepare, train, evaluate and export a small model on arit
 	$(BIN)/dapo train recipes/demo.yaml --fresh
 	$(BIN)/dapo convert $(DEMO_RUN) --out $(DEMO_RUN)/export
 	$(BIN)/dapo eval --run $(DEMO_RUN)
+	@echo "the trained model is in $(DEMO_RUN)/export; for more: . $(BIN)/activate, then dapo --help"
 
 test: $(VENV)/.dev ## Run the whole test suite
 	$(BIN)/python -m pytest

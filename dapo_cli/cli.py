@@ -23,7 +23,6 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode="rich",
     context_settings={"help_option_names": ["-h", "--help"]},
-    help="Reproduce, check and extend DAPO: prepare data, train, evaluate, convert. Each command reads one recipe.",
 )
 
 RecipeArgument = Annotated[str, typer.Argument(metavar="RECIPE", help="A recipe file, or the name of a packaged one.")]
@@ -41,6 +40,23 @@ def typed(recipe: str, overrides: list[str] | None) -> str:
 def note(text: str) -> None:
     """Show something the user should know, beside what a script reads from standard output."""
     typer.echo(text, err=True)
+
+
+def _show_version(wanted: bool) -> None:
+    if wanted:
+        from dapo_cli import __version__
+
+        typer.echo(f"dapo {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def options(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Print the version and exit.")
+    ] = False,
+) -> None:
+    """Reproduce, check and extend DAPO: prepare data, train, evaluate, convert. Each command reads one recipe."""
 
 
 @app.command("prepare-data")
@@ -213,7 +229,11 @@ def convert(
 
     folder = convert_run(run, out, dtype, note)
     typer.echo(f"{folder}: written and verified")
-    typer.echo(f"next: dapo eval RECIPE --model {folder}")
+    from dapo_cli.run.checkpoints import parse_run_reference
+    from dapo_cli.run.directory import RunDirectory
+
+    own_recipe = RunDirectory(parse_run_reference(run)[0]).recipe_file
+    typer.echo(f"next: dapo eval {own_recipe} --model {folder}")
 
 
 @contextmanager

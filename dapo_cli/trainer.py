@@ -49,9 +49,10 @@ def train(
 ) -> TrainState:
     """Train from `state` to `train.steps`; returns the final state.
 
-    Whatever ends the loop early, a checkpoint of the last finished step is written first.
+    A stop writes a checkpoint of the last finished step first; a policy that diverged is not saved.
 
     Raises:
+        Diverged: every update of a step had a non-finite gradient.
         StopRequested: Ctrl-C, SIGTERM or the recipe's time limit.
         NothingToLearn: by the recipe, too few informative groups stop the run.
     """

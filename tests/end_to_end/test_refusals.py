@@ -123,7 +123,7 @@ def test_after_a_resume_the_comparison_is_still_with_the_start(parent, dapo, wor
 def test_the_model_card_states_scores_with_their_interval(parent, dapo, workspace):
     assert dapo("convert", "runs/parent@2", "--out", "carded").returncode == 0
     card = (workspace / "carded" / "README.md").read_text()
-    assert "- heldout_step_2: avg@1 " in card
+    assert "- heldout step 2: avg@1 " in card
     assert "% on these 20 problems; temperature 1.0, top_p 0.7)" in card
     assert len(card) < 2000
 
