@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-from dapo_cli.algorithm.dynamic_sampling import pass_rate_histogram
+from dapo_cli.algorithm.dynamic_sampling import pass_rates_in_words
 from dapo_cli.algorithm.mismatch import logprob_mismatch
 from dapo_cli.backend.interface import Backend
 from dapo_cli.errors import DapoError
@@ -127,9 +127,7 @@ def report_exhaustion(recipe: Recipe, step: int, groups: StepGroups, recorder: R
     """
     if not groups.exhausted:
         return
-    size = recipe.rollout.group_size
-    counts = pass_rate_histogram([group.num_correct for group in groups.drawn], size).tolist()
-    rates = ", ".join(f"{right}/{size}: {count}" for right, count in enumerate(counts) if count)
+    rates = pass_rates_in_words([group.num_correct for group in groups.drawn], recipe.rollout.group_size)
     found = (
         f"step {step}: {len(groups.kept)} of {recipe.train.prompts_per_step} groups after "
         f"{len(groups.drawn)} problems; groups by right answers: {rates}"

@@ -36,3 +36,13 @@ def pass_rate_histogram(num_correct: Sequence[int], group_size: int) -> npt.NDAr
     if np.any((counts < 0) | (counts > group_size)):
         raise ValueError(f"pass rate histogram: right answers must lie in 0..{group_size}, got {list(num_correct)}")
     return np.bincount(counts, minlength=group_size + 1).astype(np.int64)
+
+
+def pass_rates_in_words(num_correct: Sequence[int], group_size: int) -> str:
+    """The histogram for a person: right answers of the group's size, and how many groups had them.
+
+    >>> pass_rates_in_words([0, 0, 2, 4], group_size=4)
+    '0/4: 2, 2/4: 1, 4/4: 1'
+    """
+    counts = pass_rate_histogram(num_correct, group_size).tolist()
+    return ", ".join(f"{right}/{group_size}: {count}" for right, count in enumerate(counts) if count)

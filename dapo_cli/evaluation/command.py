@@ -15,7 +15,6 @@ from dapo_cli.evaluation.evaluate import evaluate, load_result
 from dapo_cli.evaluation.result import EvaluationResult
 from dapo_cli.evaluation.samples import REPORT
 from dapo_cli.export.policy_folder import load_policy, weights_hash
-from dapo_cli.policy import attention
 from dapo_cli.policy.model import load_model, prepare_policy, probe_packing, resolve_model
 from dapo_cli.recipe.keys import recipe_differences
 from dapo_cli.recipe.loading import LoadedRecipe, load_recipe
@@ -54,8 +53,6 @@ def evaluate_run(
     refuse_other_recipe(loaded, run)
     recipe = loaded.recipe
     policy, _ = load_policy(run.path, checkpoint.path)
-    attention.register()
-    policy.set_attn_implementation(attention.NAME)
     prepare_policy(policy, recipe.model)
     probe_packing(policy, str(run.path))
     subject = Subject(policy, str(run.path / "model"), f"{run.path}@{checkpoint.step}")

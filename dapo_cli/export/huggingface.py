@@ -94,11 +94,12 @@ def _cast_copy(model: Any, dtype: Dtype) -> Any:
 def _write(expected: Any, generation_config: Any, tokenizer: Any, folder: Path) -> None:
     from transformers import GenerationConfig
 
+    from dapo_cli.policy.model import generation_config_json
+
     # transformers refuses to save some published generation configs (temperature without do_sample).
     expected.generation_config = GenerationConfig()
     expected.save_pretrained(folder, max_shard_size=MAX_SHARD_SIZE)
-    text = json.dumps(generation_config.to_diff_dict(), indent=2, sort_keys=True) + "\n"
-    (folder / "generation_config.json").write_text(text, "utf-8")
+    (folder / "generation_config.json").write_text(generation_config_json(generation_config), "utf-8")
     tokenizer.save_pretrained(folder)
 
 

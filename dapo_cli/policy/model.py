@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import json
 import os
 import shutil
 from pathlib import Path
@@ -114,7 +115,7 @@ def load_model(resolved: str, model: Model, device: torch.device) -> Any:
             resolved,
             revision=model.revision,
             dtype=torch.float32,
-            attn_implementation=attention.NAME,
+            attn_implementation=attention.NAME,  # refused here, with a reason, by what cannot attend this way
             output_loading_info=True,
         )
 
@@ -139,7 +140,9 @@ def _from_hub(load: Any, path: str) -> Any:
 
 
 def prepare_policy(policy: Any, model: Model) -> None:
-    """Switch off what would make two forwards of the same tokens differ, and set activation checkpointing."""
+    """Attend packed, switch off what makes two forwards of the same tokens differ, set activation checkpointing."""
+    attention.register()
+    policy.set_attn_implementation(attention.NAME)
     for module in policy.modules():
         if isinstance(module, torch.nn.Dropout):
             module.p = 0.0
@@ -148,6 +151,11 @@ def prepare_policy(policy: Any, model: Model) -> None:
         # transformers recomputes only in training mode; with every dropout at 0 that mode changes nothing else.
         policy.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
         policy.train()
+
+
+def generation_config_json(generation_config: Any) -> str:
+    """The text of generation_config.json; transformers refuses to save some that were published."""
+    return json.dumps(generation_config.to_diff_dict(), indent=2, sort_keys=True) + "\n"
 
 
 def max_positions(config: Any) -> int | None:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from dapo_cli.errors import UsageError
+from dapo_cli.policy.model import generation_config_json
 from dapo_cli.recipe.dump import to_yaml
 from dapo_cli.recipe.keys import forbidden_on_resume, recipe_differences
 from dapo_cli.recipe.loading import LoadedRecipe, load_recipe
@@ -42,7 +43,7 @@ class StartingPoint:
     """None: the base model."""
     resuming: bool
     """An existing run goes on."""
-    metrics: tuple[metrics.Row, ...] = ()
+    parent_metrics: tuple[metrics.Row, ...] = ()
     """Of a fork: its parent's lines up to the checkpoint."""
 
     @property
@@ -68,7 +69,7 @@ def find_start(loaded: LoadedRecipe, start: Start, note: Note) -> StartingPoint:
         _refuse_other_model(loaded, parent)
         checkpoint = find_checkpoint(parent, step, note)
         rows = tuple(row for row in metrics.read(parent.metrics_file) if row["step"] <= checkpoint.step)
-        return StartingPoint(checkpoint, resuming=False, metrics=rows)
+        return StartingPoint(checkpoint, resuming=False, parent_metrics=rows)
     if start.resume and directory.is_run(start.run_dir):
         run = RunDirectory.open(start.run_dir)
         _refuse_changes(loaded, run)
@@ -133,8 +134,10 @@ def create_run(workload: Workload, resolved: str, start: Start, prompt: dict[str
 def take_over(run: RunDirectory, point: StartingPoint, note: Note) -> None:
     """Give a fork its parent's metrics up to the checkpoint, so that its curves begin at the base model."""
     if point.checkpoint is not None:
-        write_atomic(run.metrics_file, "".join(json.dumps(row) + "\n" for row in point.metrics))
-        note(f"{run.path}: starting from {point.checkpoint.path}, with its {len(point.metrics)} lines of metrics")
+        write_atomic(run.metrics_file, "".join(json.dumps(row) + "\n" for row in point.parent_metrics))
+        note(
+            f"{run.path}: starting from {point.checkpoint.path}, with its {len(point.parent_metrics)} lines of metrics"
+        )
 
 
 def _model_identity(resolved: str, config: Any) -> dict[str, Any]:
@@ -149,6 +152,5 @@ def save_model_description(workload: Workload, run: RunDirectory) -> None:
     """Write `model/`: config, generation config and tokenizer of the base model, which checkpoints leave out."""
     folder = run.path / "model"
     workload.model_config.save_pretrained(folder)
-    text = json.dumps(workload.generation_config.to_diff_dict(), indent=2, sort_keys=True) + "\n"
-    write_atomic(folder / "generation_config.json", text)
+    write_atomic(folder / "generation_config.json", generation_config_json(workload.generation_config))
     workload.tokenizer.save_pretrained(folder)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from dapo_cli.algorithm.dynamic_sampling import pass_rate_histogram
+from dapo_cli.algorithm.dynamic_sampling import pass_rates_in_words
 from dapo_cli.dataset.prompt_template import template_text
 from dapo_cli.errors import VerificationError
 from dapo_cli.recipe.schema import Prompt, Recipe, Reward
@@ -69,10 +69,9 @@ def check_scorer(problems: Sequence[Problem], prompt: Prompt, reward: Reward, no
 def describe_pass_rates(groups: Sequence[RolloutGroup], recipe: Recipe) -> tuple[dict[str, float], str]:
     """The metrics `preflight/*` and a text for the user, with the remedies when little can be learned."""
     size = recipe.rollout.group_size
-    counts = pass_rate_histogram([group.num_correct for group in groups], size).tolist()
     fraction = sum(0 < group.num_correct < size for group in groups) / len(groups)
     accuracy = sum(group.num_correct for group in groups) / (size * len(groups))
-    rates = ", ".join(f"{right}/{size}: {count}" for right, count in enumerate(counts) if count)
+    rates = pass_rates_in_words([group.num_correct for group in groups], size)
     text = f"pre-flight: {len(groups)} problems, accuracy {accuracy:.1%}, {fraction:.0%} informative ({rates})"
     if fraction < LOW_INFORMATIVE_FRACTION:
         text += f"\n{_remedies(groups, accuracy)}"

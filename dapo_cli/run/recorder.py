@@ -89,8 +89,9 @@ class Recorder:
     def evaluation(self, result: EvaluationResult) -> None:
         """A finished evaluation of the current step."""
         self.last_evaluation = result
-        self.add(result.to_metrics())
-        self._console.evaluation(result.settings.benchmark, result.to_metrics())
+        metrics = result.to_metrics()
+        self.add(metrics)
+        self._console.evaluation(result.settings.benchmark, metrics)
 
     def stop_if_requested(self) -> None:
         """Call at safe points; also notices the recipe's time limit.
