@@ -23,6 +23,22 @@ class Section(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
 
 
+class Lora(Section):
+    """Low-rank adapters: only they are trained, the base weights stay as they are."""
+
+    rank: PositiveInt = Field(default=16, description="Rank of each adapter.")
+    alpha: PositiveFloat = Field(default=32.0, description="An adapter counts alpha / rank times.")
+    targets: tuple[str, ...] = Field(
+        default=("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"),
+        min_length=1,
+        description="Names of the linear layers that get an adapter.",
+    )
+    sync: Literal["merged", "adapter"] = Field(
+        default="adapter",
+        description="What a vLLM engine is sent: the adapters alone, or the weights with the adapters added.",
+    )
+
+
 class Model(Section):
     """The policy: which weights, in which precision."""
 
@@ -36,6 +52,7 @@ class Model(Section):
         description="Precision of forward and backward; the optimizer and its master weights are float32.",
     )
     activation_checkpointing: bool = Field(default=False, description="Recompute activations in the backward pass.")
+    lora: Lora | None = Field(default=None, description="Train adapters instead of all weights; null: all weights.")
 
 
 class Dataset(Section):
@@ -105,7 +122,10 @@ class Prompt(Section):
 class Rollout(Section):
     """How responses are sampled for training."""
 
-    engine: Literal["hf"] = Field(default="hf", description="hf samples from the very weights that are trained.")
+    engine: Literal["hf", "vllm"] = Field(
+        default="hf",
+        description="hf samples from the very weights that are trained; vllm has its own copy, synced after each step.",
+    )
     group_size: PositiveInt = Field(default=16, description="Responses per problem.")
     max_response_tokens: PositiveInt = Field(description="Longest response; longer ones are truncated and marked.")
     temperature: PositiveFloat = Field(default=1.0, description="Trainer and engine both divide the logits by it.")
@@ -120,6 +140,15 @@ class Rollout(Section):
     )
     max_concurrent_rollouts: PositiveInt = Field(
         default=256, description="Rollouts sampled side by side; bounds memory."
+    )
+    tensor_parallel: PositiveInt = Field(default=1, description="GPUs that one vLLM replica is spread over.")
+    gpu_memory_utilization: float = Field(
+        default=0.7, gt=0, le=1, description="Share of a GPU's memory that vLLM takes, weights and cache together."
+    )
+    enforce_eager: bool = Field(
+        default=True,
+        description="vLLM without compilation and CUDA graphs, as in the public run: its authors suspect graphs of "
+        "lowering quality.",
     )
     seed: NonNegativeInt = Field(default=0, description="Seed of the run; each rollout's own is hashed from it.")
 
@@ -255,6 +284,9 @@ class Checkpoint(Section):
         default=20, description="Steps between checkpoints; one is also written at the end and on stop."
     )
     keep_last: PositiveInt | Literal["all"] = Field(default=2, description="Newest checkpoints kept.")
+    asynchronous: bool = Field(
+        default=False, description="Write in the background while training goes on; costs a copy in host memory."
+    )
 
 
 class Tracking(Section):
@@ -271,10 +303,43 @@ class Tracking(Section):
 class Backend(Section):
     """Where the policy and the engine run."""
 
-    kind: Literal["local"] = Field(default="local", description="local: policy and engine in one process.")
+    kind: Literal["local", "ray"] = Field(
+        default="local",
+        description="local: policy and engine in one process. ray: policy ranks and vLLM replicas on a Ray cluster.",
+    )
     device: Literal["auto", "cpu", "cuda"] = Field(default="auto", description="auto takes the GPU when there is one.")
     threads: PositiveInt | None = Field(
-        default=None, description="CPU threads of torch; null: 1 for models under 5M parameters."
+        default=None, description="CPU threads of torch per process; null: 1 for models under 5M parameters."
+    )
+    nodes: PositiveInt = Field(default=1, description="Machines of the cluster.")
+    gpus_per_node: NonNegativeInt = Field(
+        default=0, description="GPUs of each machine; 0 runs on CPUs, with gloo in place of NCCL."
+    )
+    policy_ranks: PositiveInt | None = Field(
+        default=None,
+        description="FSDP2 ranks; null: every GPU (colocated), or what the engines leave (separate).",
+    )
+    engine_replicas: PositiveInt | None = Field(
+        default=None,
+        description="vLLM replicas; null: as many as fit on the GPUs (colocated), or on what the policy leaves.",
+    )
+    placement: Literal["colocated", "separate"] = Field(
+        default="colocated",
+        description="colocated: policy and engine share GPUs, and the engine sleeps during updates. separate: each "
+        "has its own.",
+    )
+    ranks_per_shard_group: PositiveInt | None = Field(
+        default=None,
+        description="Hybrid sharding: weights are sharded over so many ranks and replicated across groups; null: "
+        "sharded over all.",
+    )
+    offload: tuple[Literal["parameters", "optimizer"], ...] = Field(
+        default=(),
+        description="What rests in host memory. optimizer: its state between updates. parameters: weights, gradients "
+        "and the optimizer, which then runs on the CPU.",
+    )
+    timeout_seconds: PositiveFloat = Field(
+        default=1800.0, description="Longest wait for a rank or an engine, after which the run stops and names it."
     )
 
 
