@@ -20,6 +20,7 @@ from typing import Any
 import torch
 
 from dapo_cli import launch
+from dapo_cli.policy import forward as policy_forward
 from dapo_cli.policy import update as policy_update
 from dapo_cli.policy.model import resolve_model
 from dapo_cli.recipe.loading import load_recipe
@@ -45,11 +46,9 @@ def timed(kind: str, function: Callable[..., Any]) -> Callable[..., Any]:
 
 def install_timers() -> None:
     """Time the engine, the forwards (old log-probs included), the backwards and the optimizer steps."""
-    from dapo_cli.backend import local
-
     HFEngine._sample_next_batch = timed("generate", HFEngine._sample_next_batch)  # type: ignore[method-assign]
     policy_update.response_logprobs = timed("forward", policy_update.response_logprobs)  # type: ignore[attr-defined]
-    local.response_logprobs = timed("forward", local.response_logprobs)  # type: ignore[attr-defined]
+    policy_forward.response_logprobs = timed("forward", policy_forward.response_logprobs)
     torch.Tensor.backward = timed("backward", torch.Tensor.backward)  # type: ignore[method-assign]
     torch.optim.AdamW.step = timed("optimizer", torch.optim.AdamW.step)  # type: ignore[method-assign]
 

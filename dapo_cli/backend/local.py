@@ -13,8 +13,9 @@ import torch
 
 from dapo_cli.errors import DapoError, UsageError
 from dapo_cli.policy.batch import Batch
-from dapo_cli.policy.forward import packs, response_logprobs
+from dapo_cli.policy.forward import share_logprobs
 from dapo_cli.policy.model import load_model
+from dapo_cli.policy.partition import shares
 from dapo_cli.policy.update import make_optimizer, restore_optimizer, update
 from dapo_cli.recipe.schema import Backend as BackendSection
 from dapo_cli.recipe.schema import Recipe
@@ -53,16 +54,15 @@ class LocalBackend:
         Packs are cut exactly as the updates cut them, so that the first update's ratio is exactly 1.
         """
         train = self.recipe.train
-        parts = []
-        with torch.no_grad():
-            for minibatch in batch.minibatches(train.prompts_per_minibatch):
-                for pack in packs(minibatch, train.tokens_per_microbatch):
-                    parts.append(response_logprobs(self.policy, pack, self.recipe)[0].cpu().numpy())
-        return np.concatenate(parts)
+        minibatches = batch.minibatches(train.prompts_per_minibatch)
+        return np.concatenate(
+            [share_logprobs(self.policy, shares(minibatch, 1, train)[0], self.recipe) for minibatch in minibatches]
+        )
 
     def update(self, minibatch: Batch, learning_rate: float) -> dict[str, float]:
         """One optimizer step; returns its metrics."""
-        return update(self.policy, self.optimizer, minibatch, learning_rate, self.recipe)
+        share = shares(minibatch, 1, self.recipe.train)[0]
+        return update(self.policy, self.optimizer, share, learning_rate, self.recipe)
 
     def sync_weights(self, policy_version: int) -> None:
         """Nothing to copy: the engine samples from the policy itself. Stamps the version."""

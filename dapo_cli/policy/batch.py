@@ -62,6 +62,21 @@ class Batch:
             None if self.old_logprobs is None else self.old_logprobs[responses],
         )
 
+    def take(self, rows: npt.NDArray[np.int64]) -> Batch:
+        """The rollouts at `rows`, in that order, as copies."""
+        tokens = _gather(self.lengths, rows)
+        responses = _gather(self.response_lengths, rows)
+        return Batch(
+            self.token_ids[tokens],
+            self.prompt_lengths[rows],
+            self.response_lengths[rows],
+            self.groups[rows],
+            self.advantages[rows],
+            self.in_loss[rows],
+            self.rollout_logprobs[responses],
+            None if self.old_logprobs is None else self.old_logprobs[responses],
+        )
+
     def minibatches(self, prompts_per_minibatch: int) -> Iterator[Batch]:
         """Whole groups in order, `prompts_per_minibatch` at a time; the last may be smaller."""
         starts = np.flatnonzero(np.diff(self.groups, prepend=-1))
@@ -73,6 +88,15 @@ class Batch:
 def _span(lengths: npt.NDArray[np.int32], first: int, last: int) -> slice:
     start = int(lengths[:first].sum(dtype=np.int64))
     return slice(start, start + int(lengths[first:last].sum(dtype=np.int64)))
+
+
+def _gather(lengths: npt.NDArray[np.int32], rows: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+    """Positions of the tokens of `rows` in an array of all rows, one after the other, with `lengths` tokens each."""
+    starts = (np.cumsum(lengths, dtype=np.int64) - lengths)[rows]
+    taken = lengths[rows].astype(np.int64)
+    ends = np.cumsum(taken)
+    positions: npt.NDArray[np.int64] = np.arange(int(taken.sum())) + np.repeat(starts - (ends - taken), taken)
+    return positions
 
 
 def build_batch(groups: Sequence[RolloutGroup], recipe: Recipe) -> Batch:
@@ -95,6 +119,20 @@ def build_batch(groups: Sequence[RolloutGroup], recipe: Recipe) -> Batch:
         advantages=advantages.reshape(-1),
         in_loss=~truncated if recipe.reward.overlong_filter else np.ones(len(rollouts), dtype=bool),
         rollout_logprobs=np.concatenate([rollout.rollout_logprobs for rollout in rollouts]),
+    )
+
+
+def dummy_pack() -> Batch:
+    """One rollout of two tokens outside the loss: what a rank computes while others still have micro-batches."""
+    return Batch(
+        token_ids=np.zeros(2, np.int32),
+        prompt_lengths=np.ones(1, np.int32),
+        response_lengths=np.ones(1, np.int32),
+        groups=np.zeros(1, np.int32),
+        advantages=np.zeros(1, np.float32),
+        in_loss=np.zeros(1, np.bool_),
+        rollout_logprobs=np.zeros(1, np.float32),
+        old_logprobs=np.zeros(1, np.float32),
     )
 
 

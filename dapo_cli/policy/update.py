@@ -8,18 +8,19 @@ import numpy as np
 import numpy.typing as npt
 import torch
 from torch import Tensor
+from torch.distributed.tensor import DTensor
 
-from dapo_cli.algorithm.denominator import emulated_partition, loss_weights
 from dapo_cli.algorithm.policy_loss import policy_loss
-from dapo_cli.policy.batch import Batch
-from dapo_cli.policy.forward import packs, response_logprobs
+from dapo_cli.policy.batch import Batch, dummy_pack
+from dapo_cli.policy.forward import compute_device, packs, response_logprobs
+from dapo_cli.policy.partition import Share
 from dapo_cli.recipe.schema import Recipe, Train
 
 
 def make_optimizer(model: torch.nn.Module, train: Train) -> torch.optim.AdamW:
-    """AdamW over every parameter, weight decay included on all of them as in the public run."""
+    """AdamW over every trained parameter, weight decay included on all of them as in the public run."""
     return torch.optim.AdamW(
-        model.parameters(),
+        [parameter for parameter in model.parameters() if parameter.requires_grad],
         lr=train.learning_rate,
         betas=(train.adam_beta1, train.adam_beta2),
         eps=train.adam_epsilon,
@@ -37,38 +38,34 @@ def restore_optimizer(optimizer: torch.optim.Optimizer, state: dict[str, Any], t
         group["weight_decay"] = train.weight_decay
 
 
-def rollout_weights(minibatch: Batch, train: Train) -> npt.NDArray[np.float64]:
-    """Each rollout's weight in the loss, [B]: the denominator, counted once for the whole update."""
-    partition = None
-    if train.emulated_partition is not None:
-        emulated = train.emulated_partition
-        partition = emulated_partition(minibatch.lengths, emulated.ranks, emulated.tokens_per_microbatch)
-    return loss_weights(
-        train.loss_denominator, minibatch.response_lengths, minibatch.in_loss, minibatch.groups, partition
-    )
-
-
-def accumulate_gradients(model: torch.nn.Module, minibatch: Batch, recipe: Recipe) -> dict[str, float]:
-    """Add the gradient of the minibatch's loss to the parameters; returns loss, entropy, clip fractions and KL.
+def accumulate_gradients(model: torch.nn.Module, share: Share, recipe: Recipe) -> dict[str, float]:
+    """Add the gradient of a share's loss to the parameters; returns loss, entropy, clip fractions and KL.
 
     The loss is the sum over rollouts of weight times the sum over tokens of the clipped loss, so any split into
-    micro-batches gives the same gradient. Metrics other than the loss are means over the tokens in the loss.
+    micro-batches or over ranks gives the same gradient. Metrics other than the loss are means over the tokens in the
+    loss. With several ranks each is of the whole minibatch and the same on every rank.
     """
-    weights = rollout_weights(minibatch, recipe.train)
-    totals = torch.zeros(6, dtype=torch.float64, device=next(model.parameters()).device)
-    first = 0
-    for pack in packs(minibatch, recipe.train.tokens_per_microbatch):
+    device = compute_device(model)
+    totals = torch.zeros(6, dtype=torch.float64, device=device)
+    first, done = 0, 0
+    for pack in packs(share.rows, recipe.train.tokens_per_microbatch):
         last = first + len(pack)
-        loss, sums = _pack_loss(model, pack, weights[first:last], recipe)
-        if loss.requires_grad:
-            loss.backward()  # type: ignore[no-untyped-call]
-        totals += sums
-        first = last
-    num_loss_tokens = max(int(minibatch.response_lengths[minibatch.in_loss].sum()), 1)
+        totals += _backward(model, pack, share.weights[first:last], recipe)
+        first, done = last, done + 1
+    for _ in range(share.num_microbatches - done):
+        _backward(model, dummy_pack(), np.zeros(1), recipe)
+    if share.ranks > 1:
+        torch.distributed.all_reduce(totals)
     values = totals.tolist()
     names = ("entropy", "clip_fraction_low", "clip_fraction_high", "clip_fraction_dual", "kl_old_new")
-    means = {f"update/{name}": value / num_loss_tokens for name, value in zip(names, values[1:], strict=True)}
+    means = {f"update/{name}": value / share.num_loss_tokens for name, value in zip(names, values[1:], strict=True)}
     return {"loss/policy": values[0], **means}
+
+
+def _backward(model: torch.nn.Module, pack: Batch, weights: npt.NDArray[np.float64], recipe: Recipe) -> Tensor:
+    loss, sums = _pack_loss(model, pack, weights, recipe)
+    loss.backward()  # type: ignore[no-untyped-call]
+    return sums
 
 
 def _pack_loss(
@@ -108,14 +105,16 @@ def _pack_loss(
 
 
 def update(
-    model: torch.nn.Module, optimizer: torch.optim.Optimizer, minibatch: Batch, learning_rate: float, recipe: Recipe
+    model: torch.nn.Module, optimizer: torch.optim.Optimizer, share: Share, learning_rate: float, recipe: Recipe
 ) -> dict[str, float]:
-    """One optimizer step on `minibatch`, [metrics of docs/metrics.md under loss/ and update/].
+    """One optimizer step on a minibatch, [metrics of docs/metrics.md under loss/ and update/].
 
-    A non-finite loss or gradient leaves weights and optimizer as they were and counts in `update/skipped_count`.
+    A non-finite loss or gradient leaves weights and optimizer as they were and counts in `update/skipped_count`;
+    norm and loss are of the whole minibatch, so all ranks decide alike.
     """
-    metrics = accumulate_gradients(model, minibatch, recipe)
-    grad_norm = float(torch.nn.utils.clip_grad_norm_(model.parameters(), recipe.train.max_grad_norm, foreach=True))
+    metrics = accumulate_gradients(model, share, recipe)
+    norm = torch.nn.utils.clip_grad_norm_(model.parameters(), recipe.train.max_grad_norm, foreach=True)
+    grad_norm = float(norm.full_tensor() if isinstance(norm, DTensor) else norm)
     finite = bool(np.isfinite(grad_norm)) and bool(np.isfinite(metrics["loss/policy"]))
     if finite:
         for group in optimizer.param_groups:

@@ -15,14 +15,20 @@ from dapo_cli.backend.local import LocalBackend
 from dapo_cli.policy import attention
 from dapo_cli.policy.batch import Batch
 from dapo_cli.policy.forward import response_logprobs
+from dapo_cli.policy.partition import shares
 from dapo_cli.policy.update import accumulate_gradients, make_optimizer, update
 
 DENOMINATORS = ["minibatch", "group", "sequence", "microbatch"]
 
 
+def whole(batch, recipe):
+    """The minibatch as one rank's share."""
+    return shares(batch, 1, recipe.train)[0]
+
+
 def gradients(recipe, batch):
     policy = tiny_policy()
-    metrics = accumulate_gradients(policy, batch, recipe)
+    metrics = accumulate_gradients(policy, whole(batch, recipe), recipe)
     return torch.cat([parameter.grad.flatten() for parameter in policy.parameters()]), metrics
 
 
@@ -35,12 +41,12 @@ def train_section(denominator, **keys):
 @pytest.mark.parametrize("budget", [16, 40, 100, 10_000])
 def test_gradient_and_metrics_do_not_depend_on_the_micro_batch_split(denominator, budget):
     batch = fixed_batch()
-    whole, whole_metrics = gradients(
+    uncut, uncut_metrics = gradients(
         tiny_recipe(train=train_section(denominator, tokens_per_microbatch=100_000)), batch
     )
     split, metrics = gradients(tiny_recipe(train=train_section(denominator, tokens_per_microbatch=budget)), batch)
-    assert float((split - whole).norm() / whole.norm()) < 1e-5
-    assert metrics == pytest.approx(whole_metrics, rel=1e-4, abs=1e-6)
+    assert float((split - uncut).norm() / uncut.norm()) < 1e-5
+    assert metrics == pytest.approx(uncut_metrics, rel=1e-4, abs=1e-6)
 
 
 def test_gradient_does_not_depend_on_packing_or_on_the_logits_chunk():
@@ -75,7 +81,7 @@ def test_an_update_leaves_its_minibatch_as_it_was():
     before = {field.name: getattr(batch, field.name).copy() for field in fields(batch)}
     policy = tiny_policy()
     recipe = tiny_recipe()
-    update(policy, make_optimizer(policy, recipe.train), batch, 1e-2, recipe)
+    update(policy, make_optimizer(policy, recipe.train), whole(batch, recipe), 1e-2, recipe)
     for name, array in before.items():
         np.testing.assert_array_equal(getattr(batch, name), array, err_msg=name)
 
@@ -86,17 +92,17 @@ def test_a_non_finite_gradient_changes_nothing_and_is_counted():
     policy = tiny_policy()
     recipe = tiny_recipe()
     optimizer = make_optimizer(policy, recipe.train)
-    update(policy, optimizer, batch, 1e-2, recipe)
+    update(policy, optimizer, whole(batch, recipe), 1e-2, recipe)
     before = [parameter.detach().clone() for parameter in policy.parameters()]
     moments = [state["exp_avg"].clone() for state in optimizer.state.values()]
 
-    metrics = update(policy, optimizer, poisoned, 1e-2, recipe)
+    metrics = update(policy, optimizer, whole(poisoned, recipe), 1e-2, recipe)
 
     assert metrics["update/skipped_count"] == 1.0
     assert all(torch.equal(old, new) for old, new in zip(before, policy.parameters(), strict=True))
     after = [state["exp_avg"] for state in optimizer.state.values()]
     assert all(torch.equal(old, new) for old, new in zip(moments, after, strict=True))
-    assert update(policy, optimizer, batch, 1e-2, recipe)["update/skipped_count"] == 0.0
+    assert update(policy, optimizer, whole(batch, recipe), 1e-2, recipe)["update/skipped_count"] == 0.0
 
 
 def test_a_minibatch_without_any_loss_moves_the_weights_by_decay_only():
@@ -104,7 +110,7 @@ def test_a_minibatch_without_any_loss_moves_the_weights_by_decay_only():
     masked = type(batch)(**{f.name: getattr(batch, f.name) for f in fields(batch)} | {"in_loss": np.zeros(16, bool)})
     policy = tiny_policy()
     recipe = tiny_recipe()
-    metrics = update(policy, make_optimizer(policy, recipe.train), masked, 1e-2, recipe)
+    metrics = update(policy, make_optimizer(policy, recipe.train), whole(masked, recipe), 1e-2, recipe)
     assert metrics["loss/policy"] == 0.0
     assert metrics["update/grad_norm"] == 0.0
 
@@ -172,7 +178,7 @@ def test_three_adamw_updates_equal_an_independent_implementation(tokens_per_micr
     policy, batch, recipe = reference_case(reference, tokens_per_microbatch)
     optimizer = make_optimizer(policy, recipe.train)
     for expected in reference["updates"]:
-        metrics = update(policy, optimizer, batch, recipe.train.learning_rate, recipe)
+        metrics = update(policy, optimizer, whole(batch, recipe), recipe.train.learning_rate, recipe)
         assert metrics["loss/policy"] == pytest.approx(expected["loss"], abs=1e-6)
         assert metrics["update/grad_norm"] == pytest.approx(expected["grad_norm"], rel=1e-5)
     for name, parameter in policy.named_parameters():
