@@ -64,8 +64,8 @@ class Batch:
 
     def take(self, rows: npt.NDArray[np.int64]) -> Batch:
         """The rollouts at `rows`, in that order, as copies."""
-        tokens = _gather(self.lengths, rows)
-        responses = _gather(self.response_lengths, rows)
+        tokens = token_positions(self.lengths, rows)
+        responses = token_positions(self.response_lengths, rows)
         return Batch(
             self.token_ids[tokens],
             self.prompt_lengths[rows],
@@ -90,8 +90,12 @@ def _span(lengths: npt.NDArray[np.int32], first: int, last: int) -> slice:
     return slice(start, start + int(lengths[first:last].sum(dtype=np.int64)))
 
 
-def _gather(lengths: npt.NDArray[np.int32], rows: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-    """Positions of the tokens of `rows` in an array of all rows, one after the other, with `lengths` tokens each."""
+def token_positions(lengths: npt.NDArray[np.int32], rows: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+    """Where the tokens of `rows` lie in an array of all rows, one after the other, with `lengths` tokens each.
+
+    >>> token_positions(np.array([2, 3, 1], dtype=np.int32), np.array([2, 0])).tolist()
+    [5, 0, 1]
+    """
     starts = (np.cumsum(lengths, dtype=np.int64) - lengths)[rows]
     taken = lengths[rows].astype(np.int64)
     ends = np.cumsum(taken)

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import heapq
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 
 from dapo_cli.algorithm.denominator import emulated_partition, loss_weights
-from dapo_cli.policy.batch import Batch, microbatch_bounds
+from dapo_cli.policy.batch import Batch, microbatch_bounds, token_positions
 from dapo_cli.recipe.schema import Train
 
 
@@ -51,6 +52,14 @@ def shares(minibatch: Batch, ranks: int, train: Train) -> list[Share]:
     parts = [minibatch.take(rows) if ranks > 1 else minibatch for rows in dealt]
     most = max(len(microbatch_bounds(part.lengths, train.tokens_per_microbatch)) for part in parts)
     return [Share(part, weights[rows], num_loss_tokens, most, ranks) for part, rows in zip(parts, dealt, strict=True)]
+
+
+def assemble(minibatch: Batch, parts: Sequence[npt.NDArray[np.float32]]) -> npt.NDArray[np.float32]:
+    """Values per response token of the ranks' shares, in the order of the minibatch; [response tokens]."""
+    values = np.empty(int(minibatch.response_lengths.sum(dtype=np.int64)), np.float32)
+    for rows, part in zip(deal(minibatch.lengths, len(parts)), parts, strict=True):
+        values[token_positions(minibatch.response_lengths, rows)] = part
+    return values
 
 
 def rollout_weights(minibatch: Batch, train: Train) -> npt.NDArray[np.float64]:

@@ -81,7 +81,7 @@ def _pack_loss(
     def per_token(per_rollout: npt.NDArray[np.generic]) -> Tensor:
         return torch.from_numpy(np.repeat(per_rollout, pack.response_lengths).astype(np.float32)).to(device)
 
-    old_logprobs = torch.from_numpy(pack.old_logprobs).to(device)
+    old_logprobs = torch.tensor(pack.old_logprobs, device=device)  # arrays from another process are read-only
     tokens = policy_loss(
         logprobs,
         old_logprobs,

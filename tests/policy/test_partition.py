@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tiny import fixed_batch, tiny_recipe
 
-from dapo_cli.policy.partition import deal, rollout_weights, shares
+from dapo_cli.policy.partition import assemble, deal, rollout_weights, shares
 
 
 @given(st.lists(st.integers(1, 500), min_size=0, max_size=60), st.integers(1, 9))
@@ -32,3 +32,10 @@ def test_shares_hold_the_rows_of_the_minibatch_with_its_weights(ranks):
             np.testing.assert_array_equal(getattr(part.rows, name), expected, err_msg=name)
     assert len({part.num_microbatches for part in parts}) == 1
     assert {part.num_loss_tokens for part in parts} == {int(batch.response_lengths[batch.in_loss].sum())}
+
+
+@pytest.mark.parametrize("ranks", [1, 2, 5])
+def test_values_of_the_shares_are_put_back_in_the_order_of_the_minibatch(ranks):
+    batch, train = fixed_batch(), tiny_recipe().train
+    parts = [part.rows.old_logprobs for part in shares(batch, ranks, train)]
+    np.testing.assert_array_equal(assemble(batch, parts), batch.old_logprobs)
