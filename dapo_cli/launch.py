@@ -125,7 +125,9 @@ def _run(
             if point.state.step == 0 and not recorder.has_lines:
                 measure_baseline(workload, backend, evaluate_step, recorder)
             state = train(recipe, backend, collector, evaluate_step, recorder, point.state)
+            recorder.finish_saving()
         finally:
+            recorder.close()
             tracker.close()
             backend.close()
     return Finished(run, state, recorder.last_evaluation)

@@ -106,7 +106,7 @@ def train_step(
                 hint="--from an earlier checkpoint, with a lower train.learning_rate or train.weight_decay",
             )
     with recorder.stage("sync"):
-        backend.sync_weights(step)
+        recorder.add(backend.sync_weights(step))
     empty_steps = 0 if groups.kept else state.empty_steps + 1
     recorder.add({"updates": updates, "update/empty_steps_in_a_row": empty_steps})
     recorder.add({"rollout/epochs": collector.stream.epochs})

@@ -44,6 +44,7 @@ class RecordingBackend(ScriptedGenerator):
 
     def sync_weights(self, policy_version):
         self.calls.append(f"sync {policy_version}")
+        return {"sync/probe_max": 0.0}
 
     def save(self, folder):
         self.calls.append("save")

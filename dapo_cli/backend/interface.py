@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Protocol
 
@@ -32,12 +32,22 @@ class Backend(Protocol):
         """One optimizer step; returns its metrics. A non-finite gradient changes nothing and is counted."""
         ...
 
-    def sync_weights(self, policy_version: int) -> None:
-        """Give the engine the policy's weights and stamp what it samples from now on with `policy_version`."""
+    def sync_weights(self, policy_version: int) -> dict[str, float]:
+        """Give the engine the policy's weights and stamp what it samples from now on with `policy_version`.
+
+        Returns metrics under sync/: how far the engine's log-probs of fixed sequences are from the policy's.
+
+        Raises:
+            StaleWeights: they are further apart than rounding explains.
+        """
         ...
 
-    def save(self, folder: Path) -> None:
-        """Write weights, optimizer and random state into `folder`."""
+    def save(self, folder: Path) -> Callable[[], None] | None:
+        """Write weights, optimizer and random state into `folder`.
+
+        With `checkpoint.asynchronous` the function returned waits for the end of it; until then the policy may go on
+        changing.
+        """
         ...
 
     def load(self, folder: Path) -> None:

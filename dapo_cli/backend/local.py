@@ -64,9 +64,10 @@ class LocalBackend:
         share = shares(minibatch, 1, self.recipe.train)[0]
         return update(self.policy, self.optimizer, share, learning_rate, self.recipe)
 
-    def sync_weights(self, policy_version: int) -> None:
+    def sync_weights(self, policy_version: int) -> dict[str, float]:
         """Nothing to copy: the engine samples from the policy itself. Stamps the version."""
         self.engine.policy_version = policy_version
+        return {}
 
     def save(self, folder: Path) -> None:
         """Write model.safetensors (float32, a tied head once), optimizer.pt and rng.pt into `folder`.

@@ -11,7 +11,8 @@ import json
 import os
 import re
 import shutil
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -38,33 +39,58 @@ class Checkpoint:
     """What the loop stored: JSON values, tuples come back as lists."""
 
 
-def save_checkpoint(
-    run: RunDirectory,
-    step: int,
-    write: Callable[[Path], None],
-    state: Mapping[str, Any],
-    keep_last: int | Literal["all"],
-) -> Checkpoint:
-    """Save `checkpoints/step_<step>`, then remove all but the newest `keep_last`; the caller holds the run's lock.
+Write = Callable[[Path], Callable[[], None] | None]
+"""Puts a backend's files into a folder; what it returns waits until they are written, None: they are."""
 
-    `write` puts the backend's files into the folder it is given; `state` holds JSON values only. Killed at any
-    moment, the checkpoints saved before are still found and none looks complete that is not.
+
+def save_checkpoint(
+    run: RunDirectory, step: int, write: Write, state: Mapping[str, Any], keep_last: int | Literal["all"]
+) -> Checkpoint:
+    """`begin_checkpoint`, and wait for its end."""
+    return begin_checkpoint(run, step, write, state, keep_last)()
+
+
+def begin_checkpoint(
+    run: RunDirectory, step: int, write: Write, state: Mapping[str, Any], keep_last: int | Literal["all"]
+) -> Callable[[], Checkpoint]:
+    """Begin to save `checkpoints/step_<step>`; the function returned completes it, from whatever thread it is called.
+
+    It seals the folder, renames it into place and removes all but the newest `keep_last`. The caller holds the run's
+    lock and begins no other checkpoint meanwhile. `state` holds JSON values only. Killed at any moment, the
+    checkpoints saved before are still found and none looks complete that is not.
 
     Raises:
         TypeError: `state` holds something that JSON would change; names where.
-        DapoError: the files cannot be written; what was saved before is still there.
+        DapoError: the files cannot be written, here or at the end; what was saved before is still there.
     """
     require_plain(state, "state")
+    text = json.dumps(state)
     run.checkpoints.mkdir(parents=True, exist_ok=True)
     _clear_leftovers(run.checkpoints)
     partial = run.checkpoints / f".step_{step}.partial-{os.getpid()}"
     final = run.checkpoints / f"step_{step}"
-    try:
+    with _removed_on_failure(partial, final):
         partial.mkdir()
-        write(partial)
-        (partial / STATE_FILE).write_text(json.dumps(state), encoding="utf-8")
-        seal(partial, step)
-        _move_in(partial, final)
+        wait = write(partial)
+
+    def finish() -> Checkpoint:
+        with _removed_on_failure(partial, final):
+            if wait is not None:
+                wait()
+            (partial / STATE_FILE).write_text(text, encoding="utf-8")
+            seal(partial, step)
+            _move_in(partial, final)
+        if keep_last != "all":
+            _rotate(run.checkpoints, step, keep_last)
+        return Checkpoint(step, final, json.loads(text))
+
+    return finish
+
+
+@contextmanager
+def _removed_on_failure(partial: Path, final: Path) -> Iterator[None]:
+    try:
+        yield
     except OSError as error:
         shutil.rmtree(partial, ignore_errors=True)
         raise DapoError(
@@ -74,9 +100,6 @@ def save_checkpoint(
     except BaseException:
         shutil.rmtree(partial, ignore_errors=True)
         raise
-    if keep_last != "all":
-        _rotate(run.checkpoints, step, keep_last)
-    return Checkpoint(step, final, json.loads(json.dumps(state)))
 
 
 def newest_complete(run: RunDirectory, note: Note = print_note) -> Checkpoint | None:

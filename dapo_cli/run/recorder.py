@@ -5,13 +5,15 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
+from dapo_cli.errors import DapoError
 from dapo_cli.evaluation.result import EvaluationResult
 from dapo_cli.recipe.schema import Recipe
-from dapo_cli.run.checkpoints import save_checkpoint
+from dapo_cli.run.checkpoints import Checkpoint, begin_checkpoint
 from dapo_cli.run.console import Console
 from dapo_cli.run.directory import RunDirectory
 from dapo_cli.run.files import Note, next_free
@@ -50,6 +52,8 @@ class Recorder:
         self._metrics = Metrics(run.metrics_file, console.note)
         self._started = time.monotonic()
         self._saved: dict[str, Any] | None = None
+        self._background = ThreadPoolExecutor(max_workers=1, thread_name_prefix="checkpoint")
+        self._saving: Future[Checkpoint] | None = None
 
     @property
     def has_lines(self) -> bool:
@@ -105,7 +109,10 @@ class Recorder:
         self.signals.raise_if_requested()
 
     def save(self, state: TrainState, backend: Backend, collector: Collector) -> None:
-        """Write a checkpoint of the last finished step, unless this very state was saved last."""
+        """Write a checkpoint of the last finished step, unless this very state was saved last.
+
+        With `checkpoint.asynchronous` it is completed in the background, at the latest before the next one begins.
+        """
         content = {
             "train": asdict(state),
             "collector": collector.state_dict(),
@@ -114,8 +121,31 @@ class Recorder:
         if content == self._saved:
             return
         with self.stage("checkpoint"):
-            save_checkpoint(self.run, state.step, backend.save, content, self.recipe.checkpoint.keep_last)
+            self.finish_saving()
+            finish = begin_checkpoint(self.run, state.step, backend.save, content, self.recipe.checkpoint.keep_last)
+            if self.recipe.checkpoint.asynchronous:
+                self._saving = self._background.submit(finish)
+            else:
+                finish()
         self._saved = content
+
+    def finish_saving(self) -> None:
+        """Wait until a checkpoint that is written in the background is complete.
+
+        Raises:
+            DapoError: it could not be written.
+        """
+        saving, self._saving = self._saving, None
+        if saving is not None:
+            saving.result()
+
+    def close(self) -> None:
+        """Let a checkpoint in the background finish, after whatever ended the run; a failure is shown, not raised."""
+        try:
+            self.finish_saving()
+        except DapoError as error:
+            self.note(error.message)
+        self._background.shutdown()
 
 
 TIME_LIMIT = "train.stop_after_seconds"
