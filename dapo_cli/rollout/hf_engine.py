@@ -19,6 +19,7 @@ from torch import Tensor
 
 from dapo_cli.policy.forward import autocast
 from dapo_cli.rollout.cache import GrowingCache, prompt_mask
+from dapo_cli.rollout.response_text import response_text
 from dapo_cli.rollout.sampling import UniformStreams, check_sampling, next_tokens
 from dapo_cli.types import FinishReason, Rollout, RolloutGroup, RolloutRequest, Sampling
 
@@ -99,10 +100,8 @@ class HFEngine:
         for row, length in enumerate(decoding.lengths.tolist()):
             ids = decoding.tokens[row, :length].copy()
             reason: FinishReason = "stop" if decoding.stopped[row] else "length"
-            text_ids = ids[:-1] if length and int(ids[-1]) in sampling.stop_token_ids else ids
-            text = self.tokenizer.decode(text_ids, skip_special_tokens=True)
-            cut = min((at for stop in sampling.stop_strings if (at := text.find(stop)) >= 0), default=len(text))
-            yield Rollout(ids, decoding.logprobs[row, :length].copy(), text[:cut], reason, self.policy_version)
+            text = response_text(ids, sampling, self.tokenizer)
+            yield Rollout(ids, decoding.logprobs[row, :length].copy(), text, reason, self.policy_version)
 
 
 class _StopStrings:
