@@ -43,6 +43,7 @@ class VLLMEngine:
 
     Raises:
         UsageError: no fitting vLLM is installed, or tensor parallelism is asked for.
+        RuntimeError: this process has a torch.distributed group, such as that of another engine.
     """
 
     def __init__(
@@ -242,6 +243,9 @@ class _GroupStream(Iterator[RolloutGroup]):
 
 
 def _start(arguments: dict[str, Any]) -> Any:
+    # vLLM would take over a process group that is there, and destroy it when it closes.
+    if torch.distributed.is_available() and torch.distributed.is_initialized():
+        raise RuntimeError("a vLLM engine needs a process without a torch.distributed group, so one engine per process")
     with in_this_process():
         from vllm.engine.arg_utils import EngineArgs
         from vllm.v1.engine.llm_engine import LLMEngine
