@@ -21,6 +21,8 @@ Device = Literal["cpu", "cuda"]
 _PREFILL_TOKENS = {"cpu": 4096, "cuda": 8192}
 # vLLM's own on x86 CPUs.
 _CPU_BLOCK_TOKENS = 128
+# The widths of an attention head that vLLM has CPU kernels for; it would fail at the first forward with any other.
+_CPU_HEAD_WIDTHS = (32, 48, 64, 80, 96, 112, 128, 160, 192, 224, 256, 512)
 # More would be taken from the trainer; a step that needs more preempts some rollouts and computes them again.
 _LARGEST_CPU_CACHE_BYTES = 4 * 2**30
 # vLLM has kernels and buffers for these ranks; a smaller adapter runs in the next larger one.
@@ -41,7 +43,7 @@ def engine_arguments(recipe: Recipe, model_folder: str, *, device: Device) -> di
     from, and a request's own fields are all that decides how it is sampled.
 
     Raises:
-        UsageError: a LoRA rank or target that vLLM cannot do.
+        UsageError: a LoRA rank or target, or on a CPU a width of attention heads, that vLLM cannot do.
     """
     rollout = recipe.rollout
     longest = max_model_tokens(recipe)
@@ -102,6 +104,13 @@ def _cpu_cache_bytes(recipe: Recipe, model_folder: str) -> int:
     from transformers import AutoConfig
 
     config = AutoConfig.from_pretrained(model_folder, revision=recipe.model.revision)
+    width = _head_width(config.get_text_config())
+    if width not in _CPU_HEAD_WIDTHS:
+        raise UsageError(
+            f"model.path: {recipe.model.path}: its attention heads are {width} wide; vLLM on a CPU takes "
+            f"{', '.join(map(str, _CPU_HEAD_WIDTHS))}",
+            hint="rollout.engine: hf",
+        )
     block = cache_block_bytes(config, recipe.model.dtype, recipe.rollout.tensor_parallel)
     return cpu_cache_bytes(block, max_model_tokens(recipe), recipe.rollout.max_concurrent_rollouts)
 
@@ -110,9 +119,13 @@ def cache_block_bytes(config: Any, dtype: str, tensor_parallel: int) -> int:
     """Bytes of keys and values that a block of 128 tokens takes on one of `tensor_parallel` workers."""
     text = config.get_text_config()
     heads = getattr(text, "num_key_value_heads", None) or text.num_attention_heads
-    width = getattr(text, "head_dim", None) or text.hidden_size // text.num_attention_heads
     element = {"float32": 4, "bfloat16": 2}[dtype]
-    return int(_CPU_BLOCK_TOKENS * text.num_hidden_layers * 2 * max(1, heads // tensor_parallel) * width * element)
+    tokens = _CPU_BLOCK_TOKENS * text.num_hidden_layers * 2
+    return int(tokens * max(1, heads // tensor_parallel) * _head_width(text) * element)
+
+
+def _head_width(text: Any) -> int:
+    return int(getattr(text, "head_dim", None) or text.hidden_size // text.num_attention_heads)
 
 
 def cpu_cache_bytes(block_bytes: int, longest_tokens: int, rollouts: int) -> int:

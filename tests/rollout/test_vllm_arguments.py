@@ -86,6 +86,13 @@ def test_on_a_cpu_prompts_are_never_cut_and_the_cache_is_what_the_rollouts_need(
     assert arguments["kv_cache_memory_bytes"] == 17 * 131_072
 
 
+def test_heads_without_a_cpu_kernel_are_refused_before_the_first_forward(tmp_path):
+    LlamaConfig(hidden_size=64, num_attention_heads=4).save_pretrained(tmp_path)
+    with pytest.raises(UsageError, match="attention heads are 16 wide"):
+        engine_arguments(recipe(), str(tmp_path), device="cpu")
+    engine_arguments(recipe(), str(tmp_path), device="cuda")
+
+
 @pytest.mark.parametrize(
     ("tensor_parallel", "dtype", "expected"), [(1, "float32", 131_072), (2, "bfloat16", 32_768), (4, "float32", 65_536)]
 )
