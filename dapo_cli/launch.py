@@ -8,6 +8,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Any
 
+from dapo_cli.backend.hardware import check_hardware
 from dapo_cli.backend.interface import Backend
 from dapo_cli.dataset.load import open_prepared
 from dapo_cli.dataset.stream import ProblemStream
@@ -68,6 +69,7 @@ def start_training(loaded: LoadedRecipe, reference: str, start: Start, note: Not
 
 def _start(loaded: LoadedRecipe, reference: str, start: Start, note: Note) -> Finished:
     recipe = loaded.recipe
+    check_hardware(recipe)
     check_tracking(recipe.tracking)
     load_benchmark(recipe.eval.benchmark)
     prepared = open_prepared(recipe, reference)
@@ -84,14 +86,19 @@ def _start(loaded: LoadedRecipe, reference: str, start: Start, note: Note) -> Fi
     show_prompt(prompt, note)
     stream = make_stream(workload, point, note)
     backend = make_backend(workload, resolved, note)
-    if point.checkpoint is not None:
-        backend.load(point.checkpoint.path)
-    if point.resuming:
-        return _run(workload, (backend, stream), reopen_run(recipe, start, point, note), point)
-    run = create_run(workload, resolved, start, prompt, note)
-    with run.lock(note):
-        take_over(run, point, note)
-        return _run(workload, (backend, stream), run, point)
+    try:
+        if point.checkpoint is not None:
+            backend.load(point.checkpoint.path)
+        # Before the first rollout, and before anything is written: an engine without these weights is of no use.
+        backend.sync_weights(point.state.step)
+        if point.resuming:
+            return _run(workload, (backend, stream), reopen_run(recipe, start, point, note), point)
+        run = create_run(workload, resolved, start, prompt, note)
+        with run.lock(note):
+            take_over(run, point, note)
+            return _run(workload, (backend, stream), run, point)
+    finally:
+        backend.close()
 
 
 def show_prompt(prompt: dict[str, Any], note: Note) -> None:
@@ -129,17 +136,23 @@ def _run(
         finally:
             recorder.close()
             tracker.close()
-            backend.close()
     return Finished(run, state, recorder.last_evaluation)
 
 
 def make_backend(workload: Workload, resolved: str, note: Note) -> Backend:
-    """The backend the recipe asks for."""
-    from dapo_cli.backend.local import LocalBackend
-
-    backends = {"local": LocalBackend}
+    """The backend the recipe asks for, its processes started and its weights loaded."""
     recipe = workload.recipe
-    backend = backends[recipe.backend.kind](recipe, resolved, workload.tokenizer)
+    prompts = [prompt.prompt_ids for prompt in workload.train]
+    backend: Backend
+    if recipe.backend.kind == "ray":
+        from dapo_cli.backend.ray_cluster import RayBackend
+
+        vocabulary = workload.model_config.get_text_config().vocab_size
+        backend = RayBackend(recipe, resolved, prompts, vocabulary, note)
+    else:
+        from dapo_cli.backend.local import LocalBackend
+
+        backend = LocalBackend(recipe, resolved, workload.tokenizer, prompts, note)
     note(f"{recipe.model.path}: {backend.describe()}")
     return backend
 

@@ -135,8 +135,12 @@ def _from_hub(load: Any, path: str) -> Any:
     try:
         return load()
     except (OSError, ValueError, RuntimeError, SafetensorError) as error:
-        reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
-        raise UsageError(f"model.path: {path}: cannot be loaded: {reason}") from error
+        raise UsageError(f"model.path: {path}: cannot be loaded: {first_line(error)}") from error
+
+
+def first_line(error: BaseException) -> str:
+    """What an error says first, its kind where it says nothing."""
+    return (str(error).strip().splitlines() or [type(error).__name__])[0]
 
 
 def prepare_policy(policy: Any, model: Model) -> None:

@@ -118,7 +118,7 @@ def test_a_minibatch_without_any_loss_moves_the_weights_by_decay_only():
 def test_the_first_update_of_a_step_has_ratio_one_and_later_ones_clip():
     recipe = tiny_recipe(train={"tokens_per_microbatch": 40, "learning_rate": 0.05})
     backend = LocalBackend.__new__(LocalBackend)
-    backend.recipe, backend.policy = recipe, tiny_policy()
+    backend.recipe, backend.policy, backend.engine = recipe, tiny_policy(), None
     backend.optimizer = make_optimizer(backend.policy, recipe.train)
     batch = fixed_batch()
     batch = batch.with_old_logprobs(backend.logprobs(batch))

@@ -1,0 +1,144 @@
+"""Checkpoints of a sharded policy: every rank writes its own part, and any number of ranks, or one process, reads it.
+
+Tensors are keyed by the name of their parameter (`weights.`, `exp_avg.`, `exp_avg_sq.`, `step.`) in torch's distributed
+checkpoint format. Frozen weights are not stored: they are those of the base model. Ranks draw no random numbers, so no
+random state is kept.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, distributed
+from torch.distributed.checkpoint.api import CheckpointException
+from torch.distributed.checkpoint.filesystem import FileSystemReader
+from torch.distributed.checkpoint.state_dict_loader import load
+from torch.distributed.checkpoint.state_dict_saver import async_save, save
+
+from dapo_cli.errors import DapoError
+from dapo_cli.recipe.schema import Train
+
+FOLDER = "policy"
+_WEIGHTS = "weights."
+_MOMENTS = ("exp_avg", "exp_avg_sq", "step")
+
+_background: list[Any] = []
+"""The process group of saves in the background, once there is one: theirs must not mix with training's collectives."""
+
+
+def save_sharded(folder: Path, policy: torch.nn.Module, optimizer: torch.optim.Optimizer) -> None:
+    """Write `folder`/policy; called on all ranks at once.
+
+    Raises:
+        OSError: it cannot be written.
+    """
+    _raising_os_errors(lambda: save(_state(policy, optimizer), checkpoint_id=folder / FOLDER))
+
+
+def start_saving(folder: Path, policy: torch.nn.Module, optimizer: torch.optim.Optimizer) -> Callable[[], None]:
+    """Copy the state in host memory and write it in the background; the function returned waits for the end.
+
+    Called on all ranks at once, and so is the function. Training may go on meanwhile.
+
+    Raises:
+        OSError: it cannot be written; raised by the function.
+    """
+    group = None
+    if distributed.is_initialized():
+        if not _background:
+            _background.append(distributed.new_group(backend="gloo"))
+        group = _background[0]
+    copied = {key: _host_copy(tensor) for key, tensor in _state(policy, optimizer).items()}
+    future: Any = async_save(copied, checkpoint_id=folder / FOLDER, process_group=group)
+    return lambda: _raising_os_errors(future.result)
+
+
+def load_sharded(folder: Path, policy: torch.nn.Module, optimizer: torch.optim.Optimizer, train: Train) -> None:
+    """Restore what was saved, whatever the number of ranks was; betas, epsilon and weight decay stay the recipe's.
+
+    Raises:
+        DapoError: the checkpoint is of other weights, or cannot be read.
+    """
+    stored = _stored(folder)
+    _make_moments(policy, optimizer, stored)
+    state = _state(policy, optimizer)
+    different = sorted(state.keys() ^ stored.keys())
+    different += sorted(key for key in state.keys() & stored.keys() if tuple(state[key].shape) != stored[key])
+    if different:
+        raise DapoError(f"{folder}: not a checkpoint of this model: {', '.join(different[:5])}")
+    load(state, checkpoint_id=folder / FOLDER)
+    for group in optimizer.param_groups:
+        group["betas"] = (train.adam_beta1, train.adam_beta2)
+        group["eps"] = train.adam_epsilon
+        group["weight_decay"] = train.weight_decay
+
+
+def read_policy_tensors(folder: Path) -> dict[str, Tensor]:
+    """The trained weights of a checkpoint by name, whole, on the CPU; needs no process group.
+
+    Raises:
+        DapoError: the checkpoint cannot be read.
+    """
+    shapes = {key: shape for key, shape in _stored(folder).items() if key.startswith(_WEIGHTS)}
+    state = {key: torch.empty(shape) for key, shape in shapes.items()}
+    load(state, checkpoint_id=folder / FOLDER, no_dist=True)
+    return {key.removeprefix(_WEIGHTS): tensor for key, tensor in state.items()}
+
+
+def _state(policy: torch.nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, Any]:
+    """Trained parameters and what the optimizer knows of them, sharing their memory."""
+    state: dict[str, Any] = {}
+    for name, parameter in policy.named_parameters():
+        if parameter.requires_grad:
+            state[_WEIGHTS + name] = parameter.detach()
+            known = optimizer.state.get(parameter, {})
+            state |= {f"{moment}.{name}": known[moment] for moment in _MOMENTS if moment in known}
+    return state
+
+
+def _make_moments(policy: torch.nn.Module, optimizer: torch.optim.Optimizer, stored: dict[str, Any]) -> None:
+    """Room for the moments that are stored, and for no others: an optimizer that never stepped has none."""
+    for name, parameter in policy.named_parameters():
+        if f"step.{name}" in stored:
+            optimizer.state[parameter] = {
+                "step": torch.zeros(()),
+                "exp_avg": torch.zeros_like(parameter),
+                "exp_avg_sq": torch.zeros_like(parameter),
+            }
+        else:
+            optimizer.state.pop(parameter, None)
+
+
+def _stored(folder: Path) -> dict[str, tuple[int, ...]]:
+    try:
+        metadata = FileSystemReader(folder / FOLDER).read_metadata()
+    except (OSError, EOFError, ValueError) as error:
+        raise DapoError(f"{folder / FOLDER}: the checkpoint cannot be read: {error}") from error
+    return {key: tuple(entry.size) for key, entry in metadata.state_dict_metadata.items() if hasattr(entry, "size")}
+
+
+def _host_copy(tensor: Tensor) -> Tensor:
+    """A copy in host memory, of this rank's part where the tensor is sharded."""
+    from torch.distributed.tensor import DTensor
+
+    if not isinstance(tensor, DTensor):
+        return tensor.detach().to("cpu", copy=True)
+    local = tensor.to_local().detach().to("cpu", copy=True)
+    mesh = tensor.device_mesh
+    if mesh.device_type != "cpu":
+        mesh = distributed.device_mesh.DeviceMesh("cpu", mesh.mesh, mesh_dim_names=mesh.mesh_dim_names)
+    return DTensor.from_local(local, mesh, tensor.placements, shape=tensor.shape, stride=tensor.stride())
+
+
+def _raising_os_errors(write: Callable[[], object]) -> None:
+    """Whatever torch makes of a full disk, as the OSError it is."""
+    try:
+        write()
+    except CheckpointException as error:
+        causes = [str(failure[0]) for failure in error.failures.values()]
+        raise OSError(causes[0] if causes else str(error)) from error
+    except RuntimeError as error:
+        raise OSError(str(error).strip().splitlines()[0]) from error
