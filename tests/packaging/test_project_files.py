@@ -40,7 +40,10 @@ def test_the_file_is_there_and_says_something(name: str) -> None:
     assert len((REPOSITORY / name).read_text(encoding="utf-8")) > 500
 
 
-@pytest.mark.parametrize("target", ["demo", "test", "lint", "format", "lock", "setup", "wheel-check", "bench", "clean"])
+TARGETS = "setup setup-cpu demo smoke test lint format lock wheel-check bench clean"
+
+
+@pytest.mark.parametrize("target", TARGETS.split())
 def test_the_makefile_describes_the_target(target: str) -> None:
     assert re.search(rf"^{target}:.*## \S", (REPOSITORY / "Makefile").read_text(), re.MULTILINE)
 
@@ -49,3 +52,13 @@ def test_ci_reads_nothing_from_standard_input_and_ends_with_the_tests() -> None:
     script = (REPOSITORY / ".ci" / "run").read_text()
     assert "set -euo pipefail" in script
     assert script.rstrip().splitlines()[-1] == "make test"
+
+
+def test_hints_never_install_the_package_of_that_name_from_the_index() -> None:
+    # The name belongs to another project there: a checkout is installed as `.` or `.[extra]`.
+    from_the_index = re.compile(r"pip install\s+(?:-\S+\s+)*[\"']?dapo\b")
+    assert from_the_index.search("pip install --upgrade 'dapo[vllm]'")
+    assert not from_the_index.search("pip install -e '.[vllm]'")
+    texts = [*REPOSITORY.glob("*.md"), *(REPOSITORY / "docs").rglob("*.md"), *REPOSITORY.glob("recipes/**/*.yaml")]
+    texts += (REPOSITORY / "dapo_cli").rglob("*.py")
+    assert [str(path) for path in texts if from_the_index.search(path.read_text(encoding="utf-8"))] == []
