@@ -1,8 +1,7 @@
 """Say which build of torch was installed; with `--cpu`, stop unless it is a CPU build."""
 
 import sys
-
-import torch
+import warnings
 
 FIX = (
     "`make clean`, then `make {target} TORCH_INDEX=URL` with the address that the PyTorch site gives for CPU "
@@ -32,6 +31,10 @@ def verdict(version: str, is_cpu_build: bool, gpu: str | None, must_be_cpu: bool
 
 def main() -> None:
     """Look at the torch of this Python."""
+    # numpy comes in the next step of the set-up, and torch warns that it is not there yet.
+    warnings.filterwarnings("ignore", message="Failed to initialize NumPy")
+    import torch
+
     is_cpu_build = torch.version.cuda is None and torch.version.hip is None
     gpu = torch.cuda.get_device_name(0) if not is_cpu_build and torch.cuda.is_available() else None
     line, goes_on = verdict(torch.__version__, is_cpu_build, gpu, "--cpu" in sys.argv[1:])
