@@ -29,9 +29,13 @@ class EngineFleet:
         Raises:
             DapoError: a replica died, failed or has not answered in time.
         """
+        return self.begin(method, *arguments)()
+
+    def begin(self, method: str, *arguments: Any) -> Callable[[], list[Any]]:
+        """`call` in two parts: the function returned waits for the results."""
         refs = [getattr(actor, method).remote(*arguments) for actor in self.actors]
         names = [f"vLLM replica {number}" for number in range(len(refs))]
-        return gather(refs, names, method.replace("_", " "), self._timeout_seconds)
+        return lambda: gather(refs, names, method.replace("_", " "), self._timeout_seconds)
 
     def generate(self, requests: Sequence[RolloutRequest]) -> Iterator[RolloutGroup]:
         """Submit `requests` at once; yield their groups in the order of submission.

@@ -55,9 +55,10 @@ class RayBackend:
         self._engines = EngineFleet(placed.engines, self.recipe.backend.timeout_seconds)
         address = fetch(self._ranks[0].free_address.remote(), "policy rank 0", "starting")
         count = len(self._ranks)
+        engines_start = self._engines.begin("start")  # they take longest: ranks load meanwhile
         told = self._call("start", [(rank, count, address) for rank in range(count)])
         self._told: dict[str, Any] = told[0]
-        self._engines.call("start")
+        engines_start()
         self._call("connect", [(placed.engines,)] * count)
         self._note(f"{count + len(placed.engines)} processes started in {time.perf_counter() - started:.0f} seconds")
 

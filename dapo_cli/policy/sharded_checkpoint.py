@@ -7,6 +7,7 @@ random state is kept.
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -69,7 +70,7 @@ def load_sharded(folder: Path, policy: torch.nn.Module, optimizer: torch.optim.O
     different += sorted(key for key in state.keys() & stored.keys() if tuple(state[key].shape) != stored[key])
     if different:
         raise DapoError(f"{folder}: not a checkpoint of this model: {', '.join(different[:5])}")
-    load(state, checkpoint_id=folder / FOLDER)
+    _load(state, folder)
     for group in optimizer.param_groups:
         group["betas"] = (train.adam_beta1, train.adam_beta2)
         group["eps"] = train.adam_epsilon
@@ -84,8 +85,15 @@ def read_policy_tensors(folder: Path) -> dict[str, Tensor]:
     """
     shapes = {key: shape for key, shape in _stored(folder).items() if key.startswith(_WEIGHTS)}
     state = {key: torch.empty(shape) for key, shape in shapes.items()}
-    load(state, checkpoint_id=folder / FOLDER, no_dist=True)
+    _load(state, folder)
     return {key.removeprefix(_WEIGHTS): tensor for key, tensor in state.items()}
+
+
+def _load(state: dict[str, Any], folder: Path) -> None:
+    with warnings.catch_warnings():
+        # That one process reads what many wrote is what this format is for.
+        warnings.filterwarnings("ignore", message="torch.distributed is disabled")
+        load(state, checkpoint_id=folder / FOLDER)
 
 
 def _state(policy: torch.nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, Any]:
