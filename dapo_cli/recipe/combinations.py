@@ -3,30 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator
 
+from dapo_cli.recipe.cluster_rules import CLUSTER_RULES
+from dapo_cli.recipe.contradiction import Problem, Rule
 from dapo_cli.recipe.schema import Recipe
 
 NAMED_TEMPLATES = ("dapo", "problem")
-
-
-@dataclass(frozen=True, slots=True)
-class Problem:
-    """A contradiction between keys."""
-
-    keys: tuple[str, ...]
-    """Dotted; it is reported at the one that was stated last, in doubt at the first."""
-    message: str
-    suggestion: str
-
-    @property
-    def key(self) -> str:
-        """The key that is most likely wrong."""
-        return self.keys[0]
-
-
-Rule = Callable[[Recipe], Iterator[Problem]]
 
 
 def combination_problems(recipe: Recipe) -> list[Problem]:
@@ -216,6 +199,7 @@ def _heldout_evaluation(recipe: Recipe) -> Iterator[Problem]:
 
 
 RULES: tuple[Rule, ...] = (
+    *CLUSTER_RULES,
     _dataset_name,
     _template_arguments,
     _stop_token_ids,

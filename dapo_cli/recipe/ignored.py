@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from dapo_cli.recipe.combinations import Problem
+from dapo_cli.recipe.contradiction import Problem
 from dapo_cli.recipe.keys import leaf_values
 from dapo_cli.recipe.origins import DEFAULT, Origin
 from dapo_cli.recipe.schema import Recipe
@@ -97,6 +97,30 @@ IGNORED = (
         lambda recipe: recipe.train.warmup_from_zero and recipe.train.warmup_steps == 0,
         "warmup_steps: 0 has no warm-up",
         "remove it, or set warmup_steps",
+    ),
+    Ignored(
+        (
+            "backend.nodes",
+            "backend.gpus_per_node",
+            "backend.policy_ranks",
+            "backend.engine_replicas",
+            "backend.placement",
+            "backend.ranks_per_shard_group",
+            "backend.offload",
+            "backend.timeout_seconds",
+            "checkpoint.asynchronous",
+        ),
+        "backend.kind",
+        lambda recipe: recipe.backend.kind == "local",
+        "kind: local is one process, which writes its checkpoints at once",
+        "remove it, or use backend.kind: ray",
+    ),
+    Ignored(
+        ("rollout.tensor_parallel", "rollout.gpu_memory_utilization", "rollout.enforce_eager", "model.lora.sync"),
+        "rollout.engine",
+        lambda recipe: recipe.rollout.engine == "hf",
+        "engine: hf samples from the policy itself",
+        "remove it, or use rollout.engine: vllm",
     ),
     Ignored(
         ("tracking.sampled_groups",),

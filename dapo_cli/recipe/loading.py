@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from dapo_cli.errors import UsageError
-from dapo_cli.recipe.combinations import Problem, combination_problems, schedule_notes
+from dapo_cli.recipe.combinations import combination_problems, schedule_notes
+from dapo_cli.recipe.contradiction import Problem
 from dapo_cli.recipe.ignored import ignored_problems
 from dapo_cli.recipe.keys import leaf_values
 from dapo_cli.recipe.layers import file_layers, merge, override_layer

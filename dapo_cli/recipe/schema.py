@@ -43,7 +43,6 @@ class Lora(Section):
     alpha: PositiveFloat = Field(default=32.0, description="An adapter counts alpha / rank times.")
     targets: tuple[str, ...] = Field(
         default=("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"),
-        min_length=1,
         description="Names of the linear layers that get an adapter.",
     )
     sync: Literal["merged", "adapter"] = Field(

@@ -4,7 +4,8 @@
 import pytest
 
 from dapo_cli.errors import UsageError
-from dapo_cli.recipe.combinations import Problem, combination_problems
+from dapo_cli.recipe.combinations import combination_problems
+from dapo_cli.recipe.contradiction import Problem
 from dapo_cli.recipe.loading import load_recipe
 
 NO_ADVANTAGE = (

@@ -22,6 +22,25 @@ CASES = [
     ("dynamic_sampling.problems_per_batch", "problems: 320", "problems: 320\n  problems_per_batch: 64"),
     ("train.emulated_partition.ranks", "", "  emulated_partition: {ranks: 2, tokens_per_microbatch: 4096}\n"),
     ("train.warmup_from_zero", "warmup_steps: 2", "warmup_steps: 0\n  warmup_from_zero: true"),
+    *(
+        (f"backend.{key}", "", f"backend: {{{key}: {value}}}\n")
+        for key, value in (
+            ("nodes", 2),
+            ("gpus_per_node", 8),
+            ("policy_ranks", 2),
+            ("engine_replicas", 2),
+            ("placement", "separate"),
+            ("ranks_per_shard_group", 8),
+            ("offload", "[optimizer]"),
+            ("timeout_seconds", 60),
+        )
+    ),
+    ("checkpoint.asynchronous", "", "checkpoint: {asynchronous: true}\n"),
+    *(
+        (f"rollout.{key}", "group_size: 8", f"group_size: 8\n  {key}: {value}")
+        for key, value in (("tensor_parallel", 1), ("gpu_memory_utilization", 0.5), ("enforce_eager", "true"))
+    ),
+    ("model.lora.sync", "{path: toy}", "{path: toy, lora: {rank: 4, sync: merged}}"),
     ("tracking.sampled_groups", "", "tracking: {rollouts: none, sampled_groups: 2}\n"),
 ]  # fmt: skip
 
