@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from dapo_cli.backend.in_process import InProcessVLLM
 from dapo_cli.backend.local import pick_device, set_threads
 from dapo_cli.dataset.load import open_prepared
 from dapo_cli.errors import UsageError
@@ -23,11 +25,20 @@ from dapo_cli.run.checkpoints import Checkpoint
 from dapo_cli.run.directory import RunDirectory
 from dapo_cli.run.files import Note
 from dapo_cli.run.recorder import evaluation_folder_name
-from dapo_cli.workload import MODEL_CACHE, load_workload
+from dapo_cli.workload import MODEL_CACHE, Workload, load_workload
 
 Progress = Callable[[int, int], None]
 
-CHANGEABLE = ("eval.", "backend.", "rollout.max_concurrent_rollouts", "dataset.prepared")
+CHANGEABLE = (
+    "eval.",
+    "backend.",
+    "rollout.engine",
+    "rollout.max_concurrent_rollouts",
+    "rollout.tensor_parallel",
+    "rollout.gpu_memory_utilization",
+    "rollout.enforce_eager",
+    "dataset.prepared",
+)
 """What an evaluation of a run may set: how it is evaluated and on what."""
 
 
@@ -117,8 +128,32 @@ def _evaluate(loaded: LoadedRecipe, subject: Subject, folder: Path, note: Note, 
     workload = load_workload(loaded, open_prepared(recipe, str(loaded.path)), subject.source, note)
     policy.to(pick_device(recipe.backend))
     set_threads(recipe.backend, sum(parameter.numel() for parameter in policy.parameters()))
-    engine = HFEngine(policy, workload.tokenizer, recipe.model.dtype, recipe.rollout.max_concurrent_rollouts)
     problems = [(prompt.problem, prompt.prompt_ids) for prompt in workload.heldout]
     settings = workload.evaluation_settings(subject.name)
-    note(f"evaluating {subject.name} on {settings.benchmark}: {len(problems)} problems x {settings.samples} samples")
-    return evaluate(engine.generate, problems, settings, recipe.reward, folder, progress)
+    with _engine(workload, subject, note) as engine:
+        note(
+            f"evaluating {subject.name} on {settings.benchmark} with {recipe.rollout.engine}: "
+            f"{len(problems)} problems x {settings.samples} samples"
+        )
+        return evaluate(engine.generate, problems, settings, recipe.reward, folder, progress)
+
+
+@contextmanager
+def _engine(workload: Workload, subject: Subject, note: Note) -> Iterator[HFEngine | InProcessVLLM]:
+    """The recipe's engine, in this process, with the subject's weights.
+
+    Raises:
+        UsageError: it would have to be spread over several GPUs.
+    """
+    recipe = workload.recipe
+    if recipe.rollout.engine == "hf":
+        limit = recipe.rollout.max_concurrent_rollouts
+        yield HFEngine(subject.policy, workload.tokenizer, recipe.model.dtype, limit)
+        return
+    prompts = [prompt.prompt_ids for prompt in workload.heldout]
+    engine = InProcessVLLM(recipe, subject.source, workload.tokenizer, subject.policy, prompts, note)
+    try:
+        engine.sync(0)
+        yield engine
+    finally:
+        engine.close()

@@ -14,6 +14,8 @@ if TYPE_CHECKING:
     import torch
 
 WEIGHTS = "model.safetensors"
+SHARDED = "policy"
+"""What the ranks of a cluster write in its place."""
 
 
 def convert_checkpoint(
@@ -32,15 +34,18 @@ def load_policy(run_dir: Path, checkpoint: Path) -> tuple[Any, Any]:
         VerificationError: the checkpoint's tensors are not those of the model; each is named.
     """
     base, weights = run_dir / "model", checkpoint / WEIGHTS
-    for path in (base / "config.json", weights):
+    sharded = (checkpoint / SHARDED).is_dir()
+    for path in (base / "config.json", *(() if sharded else (weights,))):
         if not path.is_file():
             raise DapoError(f"{path}: no such file", hint="Is this the folder of a run, and the checkpoint complete?")
     import torch
     from safetensors.torch import load_file
     from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, GenerationConfig
 
+    from dapo_cli.policy.sharded_checkpoint import read_policy_tensors
+
     model = AutoModelForCausalLM.from_config(AutoConfig.from_pretrained(base), dtype=torch.float32)
-    _load_strictly(model, load_file(weights), weights)
+    _load_strictly(model, read_policy_tensors(checkpoint) if sharded else load_file(weights), checkpoint)
     if (base / "generation_config.json").is_file():
         model.generation_config = GenerationConfig.from_pretrained(base)
     return model.eval(), AutoTokenizer.from_pretrained(base)
