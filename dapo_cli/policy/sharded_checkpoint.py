@@ -36,7 +36,7 @@ def save_sharded(folder: Path, policy: torch.nn.Module, optimizer: torch.optim.O
     Raises:
         OSError: it cannot be written.
     """
-    _raising_os_errors(lambda: save(_state(policy, optimizer), checkpoint_id=folder / FOLDER))
+    _raising_os_errors(lambda: save(state_of(policy, optimizer), checkpoint_id=folder / FOLDER))
 
 
 def start_saving(folder: Path, policy: torch.nn.Module, optimizer: torch.optim.Optimizer) -> Callable[[], None]:
@@ -52,7 +52,7 @@ def start_saving(folder: Path, policy: torch.nn.Module, optimizer: torch.optim.O
         if not _background:
             _background.append(distributed.new_group(backend="gloo"))
         group = _background[0]
-    copied = {key: _host_copy(tensor) for key, tensor in _state(policy, optimizer).items()}
+    copied = {key: _host_copy(tensor) for key, tensor in state_of(policy, optimizer).items()}
     future: Any = async_save(copied, checkpoint_id=folder / FOLDER, process_group=group)
     return lambda: _raising_os_errors(future.result)
 
@@ -65,7 +65,7 @@ def load_sharded(folder: Path, policy: torch.nn.Module, optimizer: torch.optim.O
     """
     stored = _stored(folder)
     _make_moments(policy, optimizer, stored)
-    state = _state(policy, optimizer)
+    state = state_of(policy, optimizer)
     different = sorted(state.keys() ^ stored.keys())
     different += sorted(key for key in state.keys() & stored.keys() if tuple(state[key].shape) != stored[key])
     if different:
@@ -96,7 +96,7 @@ def _load(state: dict[str, Any], folder: Path) -> None:
         load(state, checkpoint_id=folder / FOLDER)
 
 
-def _state(policy: torch.nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, Any]:
+def state_of(policy: torch.nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, Any]:
     """Trained parameters and what the optimizer knows of them, sharing their memory."""
     state: dict[str, Any] = {}
     for name, parameter in policy.named_parameters():
