@@ -223,17 +223,19 @@ def convert(
     ],
     out: Annotated[Path, typer.Option(help="The folder to write.")],
     dtype: Annotated[str, typer.Option(help="float32, bfloat16 or float16.")] = "float32",
+    adapter: Annotated[bool, typer.Option("--adapter", help="Of a LoRA run: the adapter alone, for peft.")] = False,
 ) -> None:
     """Turn a checkpoint into a Hugging Face folder, verified by loading it again."""
     from dapo_cli.export.command import convert_run
 
-    folder = convert_run(run, out, dtype, note)
+    folder = convert_run(run, out, dtype, note, adapter=adapter)
     typer.echo(f"{folder}: written and verified")
     from dapo_cli.run.checkpoints import parse_run_reference
     from dapo_cli.run.directory import RunDirectory
 
     own_recipe = RunDirectory(parse_run_reference(run)[0]).recipe_file
-    typer.echo(f"next: dapo eval {own_recipe} --model {folder}")
+    following = f"eval --run {shlex.quote(run)}" if adapter else f"eval {own_recipe} --model {folder}"
+    typer.echo(f"next: dapo {following}")
 
 
 @contextmanager

@@ -124,6 +124,9 @@ def evaluate_model(
 
 
 def _evaluate(loaded: LoadedRecipe, subject: Subject, folder: Path, note: Note, progress: Progress) -> EvaluationResult:
+    # The subject is whole: an engine must not wait for adapters.
+    whole = loaded.recipe.model.model_copy(update={"lora": None})
+    loaded = replace(loaded, recipe=loaded.recipe.model_copy(update={"model": whole}))
     recipe, policy = loaded.recipe, subject.policy
     workload = load_workload(loaded, open_prepared(recipe, str(loaded.path)), subject.source, note)
     policy.to(pick_device(recipe.backend))

@@ -9,25 +9,34 @@ from typing import Any, cast
 from dapo_cli.evaluation.evaluate import load_result
 from dapo_cli.evaluation.result import EvaluationResult
 from dapo_cli.evaluation.samples import REPORT
+from dapo_cli.export.adapter import export_adapter
 from dapo_cli.export.huggingface import Dtype
 from dapo_cli.export.policy_folder import convert_checkpoint
+from dapo_cli.export.trained_weights import load_adapted
+from dapo_cli.recipe.loading import load_recipe
+from dapo_cli.recipe.schema import Lora
 from dapo_cli.run.checkpoints import find_checkpoint, parse_run_reference
 from dapo_cli.run.directory import RunDirectory
 from dapo_cli.run.files import Note
 
 
-def convert_run(reference: str, out: Path, dtype: str, note: Note) -> Path:
+def convert_run(reference: str, out: Path, dtype: str, note: Note, *, adapter: bool = False) -> Path:
     """Export the checkpoint `RUN[@STEP]` to `out`; returns the folder.
 
+    A LoRA run becomes a whole model with the adapters added to its weights, or with `adapter` a folder for peft.
+
     Raises:
-        UsageError: no such run or checkpoint, or `out` is in use.
+        UsageError: no such run or checkpoint, `out` is in use, or `adapter` where there is none.
         VerificationError: what was written is not the model that was trained.
     """
     path, step = parse_run_reference(reference)
     run = RunDirectory.open(path)
     checkpoint = find_checkpoint(run, step, note)
     note(f"converting {checkpoint.path}")
-    return convert_checkpoint(run.path, checkpoint.path, out, cast(Dtype, dtype), provenance(run, checkpoint.step))
+    origin = provenance(run, checkpoint.step)
+    if adapter:
+        return export_adapter(load_adapted(run, checkpoint.path), out, cast(Dtype, dtype), origin)
+    return convert_checkpoint(run.path, checkpoint.path, out, cast(Dtype, dtype), origin)
 
 
 def in_one_line(result: EvaluationResult) -> str:
@@ -43,6 +52,7 @@ def in_one_line(result: EvaluationResult) -> str:
 def provenance(run: RunDirectory, step: int) -> dict[str, Any]:
     """What the model card says of the weights: base model, recipe, step, data, and the evaluations of this step."""
     manifest = run.manifest()
+    lora = load_recipe(run.recipe_file).recipe.model.lora
     evaluations = {}
     for report in sorted(run.evals.glob(f"*/{REPORT}")):
         values = json.loads(report.read_text(encoding="utf-8"))
@@ -50,9 +60,14 @@ def provenance(run: RunDirectory, step: int) -> dict[str, Any]:
             evaluations[report.parent.name] = in_one_line(load_result(report.parent))
     return {
         "base_model": manifest["model"]["path"],
+        "trained": "all weights" if lora is None else f"LoRA of {_lora_in_words(lora)}",
         "run": run.path.name,
         "step": step,
         "data": ", ".join(f"{name} {sha256[:12]}" for name, sha256 in manifest["data"].items()),
         "contaminated": manifest["contaminated"],
         "evaluations": evaluations,
     }
+
+
+def _lora_in_words(lora: Lora) -> str:
+    return f"rank {lora.rank}, alpha {lora.alpha:g}, on {', '.join(lora.targets)}"

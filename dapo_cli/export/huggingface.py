@@ -6,6 +6,7 @@ import copy
 import json
 import shutil
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
@@ -38,31 +39,56 @@ def export_folder(model: Any, tokenizer: Any, destination: Path, dtype: Dtype, p
     from dapo_cli.policy.model import quiet_transformers
 
     quiet_transformers()
-    _refuse_destination(destination)
+    refuse_dtype(dtype)
+    with folder_in_the_making(destination) as partial:
+        expected = _cast_copy(model, dtype)
+        _write(expected, model.generation_config, tokenizer, partial)
+        (partial / "README.md").write_text(model_card(destination.name, {**provenance, **made_by(dtype)}), "utf-8")
+        refuse_differences(destination, _differences(expected, model.generation_config, tokenizer, partial))
+    return destination
+
+
+def refuse_dtype(dtype: str) -> None:
+    """Pass for a precision that can be written.
+
+    Raises:
+        UsageError: it is another.
+    """
     if dtype not in get_args(Dtype):
         raise UsageError(f"--dtype: must be one of {', '.join(get_args(Dtype))}, got {dtype!r}")
+
+
+@contextmanager
+def folder_in_the_making(destination: Path) -> Iterator[Path]:
+    """A new folder beside `destination` that becomes `destination` when the body ends well, else vanishes.
+
+    Raises:
+        UsageError: `destination` exists and is not an empty folder.
+    """
+    if destination.exists() and (not destination.is_dir() or any(destination.iterdir())):
+        raise UsageError(f"--out: {destination} exists and is not an empty folder", hint="Give another --out.")
     partial = destination.with_name(f".{destination.name}.partial")
     shutil.rmtree(partial, ignore_errors=True)
     partial.mkdir(parents=True)
     try:
-        expected = _cast_copy(model, dtype)
-        _write(expected, model.generation_config, tokenizer, partial)
-        (partial / "README.md").write_text(model_card(destination.name, {**provenance, **_made_by(dtype)}), "utf-8")
-        problems = list(_differences(expected, model.generation_config, tokenizer, partial))
-        if problems:
-            lines = "\n".join(f"  {problem}" for problem in problems)
-            raise VerificationError(f"{destination}: the exported model is not the one that was trained\n{lines}")
+        yield partial
         if destination.exists():
             destination.rmdir()
         partial.rename(destination)
     finally:
         shutil.rmtree(partial, ignore_errors=True)
-    return destination
 
 
-def _refuse_destination(destination: Path) -> None:
-    if destination.exists() and (not destination.is_dir() or any(destination.iterdir())):
-        raise UsageError(f"--out: {destination} exists and is not an empty folder", hint="Give another --out.")
+def refuse_differences(destination: Path, differences: Iterator[str]) -> None:
+    """Pass when there are none.
+
+    Raises:
+        VerificationError: there are; each is named.
+    """
+    problems = list(differences)
+    if problems:
+        lines = "\n".join(f"  {problem}" for problem in problems)
+        raise VerificationError(f"{destination}: the exported model is not the one that was trained\n{lines}")
 
 
 def _cast_copy(model: Any, dtype: Dtype) -> Any:
@@ -78,17 +104,28 @@ def _cast_copy(model: Any, dtype: Dtype) -> Any:
         name: tensor.detach().to("cpu", getattr(torch, dtype) if tensor.is_floating_point() else tensor.dtype)
         for name, tensor in model.state_dict().items()
     }
-    broken = [name for name, tensor in state.items() if not torch.isfinite(tensor).all()]
-    if broken:
-        raise VerificationError(f"export: values that are not finite in {dtype}: {', '.join(broken[:5])}")
+    refuse_not_finite(state, dtype)
     config = copy.deepcopy(model.config)
     with torch.random.fork_rng(devices=[]):  # the initial values are thrown away; training must not notice
         expected = AutoModelForCausalLM.from_config(config, dtype=getattr(torch, dtype), attn_implementation="eager")
     expected.load_state_dict(state)
-    lost = "; ".join(_tensor_differences(state, expected.state_dict()))
+    lost = "; ".join(tensor_differences(state, expected.state_dict()))
     if lost:
         raise VerificationError(f"export: the model does not fit its own config: {lost}")
     return expected.eval()
+
+
+def refuse_not_finite(state: Mapping[str, torch.Tensor], dtype: str) -> None:
+    """Pass when every value is finite after the cast.
+
+    Raises:
+        VerificationError: some are not; names the tensors.
+    """
+    import torch
+
+    broken = [name for name, tensor in state.items() if not torch.isfinite(tensor).all()]
+    if broken:
+        raise VerificationError(f"export: values that are not finite in {dtype}: {', '.join(broken[:5])}")
 
 
 def _write(expected: Any, generation_config: Any, tokenizer: Any, folder: Path) -> None:
@@ -103,7 +140,8 @@ def _write(expected: Any, generation_config: Any, tokenizer: Any, folder: Path) 
     tokenizer.save_pretrained(folder)
 
 
-def _made_by(dtype: Dtype) -> dict[str, Any]:
+def made_by(dtype: Dtype) -> dict[str, Any]:
+    """Precision and versions, for the model card."""
     import torch
     import transformers
 
@@ -125,7 +163,7 @@ def _differences(expected: Any, generation_config: Any, tokenizer: Any, folder: 
         return
     for kind in ("missing_keys", "unexpected_keys", "mismatched_keys"):
         yield from (f"{kind.replace('_', ' ')}: {name}" for name in sorted(map(str, info[kind])))
-    different = list(_tensor_differences(expected.state_dict(), loaded.state_dict()))
+    different = list(tensor_differences(expected.state_dict(), loaded.state_dict()))
     yield from different
     if _head_is_tied(loaded) != _head_is_tied(expected):
         yield f"output head: tied {_head_is_tied(expected)}, loaded as tied {_head_is_tied(loaded)}"
@@ -136,7 +174,8 @@ def _differences(expected: Any, generation_config: Any, tokenizer: Any, folder: 
         yield "generation_config.json: differs"
 
 
-def _tensor_differences(expected: dict[str, torch.Tensor], loaded: dict[str, torch.Tensor]) -> Iterator[str]:
+def tensor_differences(expected: dict[str, torch.Tensor], loaded: dict[str, torch.Tensor]) -> Iterator[str]:
+    """What two state dicts do not share: names, shapes, dtypes, values; one line each."""
     import torch
 
     for name in sorted({*expected, *loaded}):
@@ -150,14 +189,24 @@ def _tensor_differences(expected: dict[str, torch.Tensor], loaded: dict[str, tor
 
 
 def _logprob_difference(expected: Any, loaded: Any) -> Iterator[str]:
+    dtype = str(expected.dtype).removeprefix("torch.")
+    yield from logprob_difference(probe_logprobs(expected), probe_logprobs(loaded.eval()), dtype)
+
+
+def probe_logprobs(model: Any) -> torch.Tensor:
+    """Log-probs of every next token of a fixed prompt, [16, V] float32."""
     import torch
 
-    vocab = expected.config.get_text_config().vocab_size
-    ids = (torch.arange(16) * 7 % vocab)[None]  # [1, 16]
+    ids = (torch.arange(16) * 7 % model.config.get_text_config().vocab_size)[None]  # [1, 16]
     with torch.no_grad():
-        want, got = (m(input_ids=ids).logits.float().log_softmax(-1) for m in (expected, loaded.eval()))
-    worst = float((want - got).abs().max())
-    if not worst <= _LOGPROB_TOLERANCE[str(expected.dtype).removeprefix("torch.")]:
+        logprobs: torch.Tensor = model(input_ids=ids).logits[0].float().log_softmax(-1)
+    return logprobs
+
+
+def logprob_difference(expected: torch.Tensor, loaded: torch.Tensor, dtype: str) -> Iterator[str]:
+    """A line if two results of `probe_logprobs` differ by more than equal weights in `dtype` can."""
+    worst = float((expected - loaded).abs().max())
+    if not worst <= _LOGPROB_TOLERANCE[dtype]:
         yield f"log-probs of a fixed prompt are off by {worst:.3g}"
 
 

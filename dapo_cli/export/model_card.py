@@ -8,16 +8,16 @@ from typing import Any
 CONTAMINATED_NOTE = "**CONTAMINATED**: evaluated problems are in the training data; the scores below say little."
 
 
-def model_card(name: str, provenance: Mapping[str, Any]) -> str:
+def model_card(name: str, provenance: Mapping[str, Any], library: str = "transformers") -> str:
     """A Hugging Face model card with one line for each value of `provenance`; nested mappings become sections.
 
-    A true `contaminated` is written out as a warning at the top.
+    `library` is what loads it. A true `contaminated` is written out as a warning at the top.
     """
     plain = {key: value for key, value in provenance.items() if not isinstance(value, Mapping)}
     sections = {key: value for key, value in provenance.items() if isinstance(value, Mapping)}
     lines = [
         "---",
-        "library_name: transformers",
+        f"library_name: {library}",
         "pipeline_tag: text-generation",
         "tags: [dapo]",
         "---",

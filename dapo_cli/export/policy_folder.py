@@ -9,13 +9,12 @@ from typing import TYPE_CHECKING, Any
 
 from dapo_cli.errors import DapoError, VerificationError
 from dapo_cli.export.huggingface import Dtype, export_folder
+from dapo_cli.export.trained_weights import load_adapted, trained_tensors_of
+from dapo_cli.recipe.loading import load_recipe
+from dapo_cli.run.directory import RunDirectory
 
 if TYPE_CHECKING:
     import torch
-
-WEIGHTS = "model.safetensors"
-SHARDED = "policy"
-"""What the ranks of a cluster write in its place."""
 
 
 def convert_checkpoint(
@@ -29,26 +28,38 @@ def convert_checkpoint(
 def load_policy(run_dir: Path, checkpoint: Path) -> tuple[Any, Any]:
     """The float32 model and the tokenizer of a checkpoint folder of a run, on the CPU and in eval mode.
 
+    A LoRA run's base model is loaded from where its recipe says, and the adapters are added to its weights.
+
     Raises:
         DapoError: a file is missing.
+        UsageError: the base model of a LoRA run is not the one that it was trained on.
         VerificationError: the checkpoint's tensors are not those of the model; each is named.
     """
-    base, weights = run_dir / "model", checkpoint / WEIGHTS
-    sharded = (checkpoint / SHARDED).is_dir()
-    for path in (base / "config.json", *(() if sharded else (weights,))):
-        if not path.is_file():
-            raise DapoError(f"{path}: no such file", hint="Is this the folder of a run, and the checkpoint complete?")
-    import torch
-    from safetensors.torch import load_file
-    from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, GenerationConfig
+    from transformers import AutoTokenizer, GenerationConfig
 
-    from dapo_cli.policy.sharded_checkpoint import read_policy_tensors
+    base, run = run_dir / "model", RunDirectory(run_dir)
+    if not (base / "config.json").is_file():
+        raise DapoError(f"{base / 'config.json'}: no such file", hint="Is this the folder of a run?")
+    if load_recipe(run.recipe_file).recipe.model.lora is None:
+        model = _whole_policy(base, checkpoint)
+    else:
+        from dapo_cli.policy.lora import merge_adapters
 
-    model = AutoModelForCausalLM.from_config(AutoConfig.from_pretrained(base), dtype=torch.float32)
-    _load_strictly(model, read_policy_tensors(checkpoint) if sharded else load_file(weights), checkpoint)
+        model = load_adapted(run, checkpoint).policy
+        merge_adapters(model)
     if (base / "generation_config.json").is_file():
         model.generation_config = GenerationConfig.from_pretrained(base)
     return model.eval(), AutoTokenizer.from_pretrained(base)
+
+
+def _whole_policy(base: Path, checkpoint: Path) -> Any:
+    import torch
+    from transformers import AutoConfig, AutoModelForCausalLM
+
+    state = trained_tensors_of(checkpoint)
+    model = AutoModelForCausalLM.from_config(AutoConfig.from_pretrained(base), dtype=torch.float32)
+    _load_strictly(model, state, checkpoint)
+    return model
 
 
 def weights_hash(folder: Path) -> str:

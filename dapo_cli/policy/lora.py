@@ -26,14 +26,14 @@ def add_adapters(policy: Any, lora: Lora, seed: int, dtype: str) -> None:
     An adapter starts without effect. On the meta device call `initialise_adapters` once there is memory.
 
     Raises:
-        UsageError: peft is not installed, or a target names no linear layer.
+        UsageError: peft is not installed, a target names no linear layer, or the output head where it is tied.
     """
     try:
         from peft import inject_adapter_in_model
     except ImportError as error:
         raise UsageError("model.lora: needs the Python package peft", hint="pip install peft") from error
     _check_targets(policy, lora)
-    inject_adapter_in_model(_config(lora, None), policy, adapter_name=_ADAPTER)
+    inject_adapter_in_model(_config(lora), policy, adapter_name=_ADAPTER)
     for name, parameter in policy.named_parameters():
         adapter = is_adapter(name)
         parameter.requires_grad_(adapter)
@@ -42,7 +42,7 @@ def add_adapters(policy: Any, lora: Lora, seed: int, dtype: str) -> None:
         initialise_adapters(policy, seed)
 
 
-def _config(lora: Lora, base_model: str | None) -> Any:
+def _config(lora: Lora, base_model: str | None = None, revision: str | None = None) -> Any:
     from peft import LoraConfig
 
     return LoraConfig(
@@ -53,6 +53,7 @@ def _config(lora: Lora, base_model: str | None) -> Any:
         bias="none",
         task_type="CAUSAL_LM",
         base_model_name_or_path=base_model,
+        revision=revision,
     )
 
 
@@ -60,7 +61,17 @@ def _check_targets(policy: Any, lora: Lora) -> None:
     linear = {name.rpartition(".")[2] for name, module in policy.named_modules() if isinstance(module, torch.nn.Linear)}
     unknown = sorted(set(lora.targets) - linear)
     if unknown:
-        raise UsageError(f"model.lora.targets: {', '.join(unknown)}: no such linear layer; there are {sorted(linear)}")
+        raise UsageError(
+            f"model.lora.targets: {', '.join(unknown)}: no such linear layer",
+            hint=f"there are {', '.join(sorted(linear))}",
+        )
+    output = policy.get_output_embeddings()
+    head = next(name for name, module in policy.named_modules() if module is output).rpartition(".")[2]
+    if policy.config.get_text_config().tie_word_embeddings and head in lora.targets:
+        raise UsageError(
+            f"model.lora.targets: {head}: the head is tied to the embeddings, which a merged adapter would part",
+            hint=f"remove {head} from the targets",
+        )
 
 
 @torch.no_grad()
@@ -77,7 +88,8 @@ def initialise_adapters(policy: Any, seed: int) -> None:
             torch.nn.init.kaiming_uniform_(value, a=math.sqrt(5), generator=generator)
             if isinstance(parameter, DTensor):
                 mesh = parameter.device_mesh
-                value = distribute_tensor(value.to(mesh.device_type), mesh, parameter.placements)
+                # Every rank has made the whole value: each takes its own part, and nothing is sent.
+                value = distribute_tensor(value.to(mesh.device_type), mesh, parameter.placements, src_data_rank=None)
             parameter.copy_(value)
 
 
@@ -99,6 +111,25 @@ def _replicated(tensor: Tensor) -> Tensor:
     return tensor
 
 
+def merge_adapters(policy: Any) -> None:
+    """Add every adapter to the weight it belongs to and remove it: a plain model in float32. For one process."""
+    for _, layer in _adapted_layers(policy):
+        layer.base_layer.weight = torch.nn.Parameter(merged_weight(layer), requires_grad=False)
+    remove_adapters(policy)
+    policy.float()
+
+
+def remove_adapters(policy: Any) -> None:
+    """Leave the model with the weights its adapters stood beside."""
+    for name, layer in _adapted_layers(policy):
+        policy.set_submodule(name, layer.base_layer)
+    del policy.peft_config
+
+
+def _adapted_layers(policy: Any) -> list[tuple[str, Any]]:
+    return [(name, module) for name, module in policy.named_modules() if hasattr(module, "lora_A")]
+
+
 def adapter_state(policy: Any) -> dict[str, Tensor]:
     """All adapters, whole, on the CPU, by peft's names in a file; a collective when they are sharded."""
     return {
@@ -108,11 +139,13 @@ def adapter_state(policy: Any) -> dict[str, Tensor]:
     }
 
 
-def adapter_files(state: dict[str, Tensor], lora: Lora, base_model: str) -> dict[str, bytes]:
+def adapter_files(
+    state: dict[str, Tensor], lora: Lora, base_model: str, revision: str | None = None
+) -> dict[str, bytes]:
     """The two files of an adapter folder that peft and vLLM read, by name; `state` is what `adapter_state` gave."""
     from safetensors.torch import save
 
-    config = _config(lora, base_model).to_dict()
+    config = _config(lora, base_model, revision).to_dict()
     plain = {key: sorted(value) if isinstance(value, set) else value for key, value in config.items()}
     plain |= {"inference_mode": True}
     return {WEIGHTS: save(state), CONFIG: (json.dumps(plain, indent=2, sort_keys=True, default=str) + "\n").encode()}

@@ -14,6 +14,7 @@ from dapo_cli.recipe.keys import forbidden_on_resume, recipe_differences
 from dapo_cli.recipe.loading import LoadedRecipe, load_recipe
 from dapo_cli.recipe.schema import Recipe
 from dapo_cli.run import directory, metrics
+from dapo_cli.run.base_model import model_identity, refuse_other_base
 from dapo_cli.run.checkpoints import Checkpoint, find_checkpoint, newest_complete, parse_run_reference
 from dapo_cli.run.directory import RunDirectory
 from dapo_cli.run.files import Note, write_atomic
@@ -94,12 +95,25 @@ def _refuse_changes(loaded: LoadedRecipe, run: RunDirectory) -> None:
             f"{run.path}: --resume cannot change what the run has been trained with\n{lines}",
             hint=f"--from {run.path}@STEP --run-dir DIR starts a new run from its weights",
         )
+    if loaded.recipe.model.lora is not None:
+        refuse_other_base(run, loaded.recipe.model)
 
 
 def _refuse_other_model(loaded: LoadedRecipe, parent: RunDirectory) -> None:
-    old = load_recipe(parent.recipe_file).recipe.model.path
-    if old != loaded.recipe.model.path:
-        raise UsageError(f"--from: {parent.path} trained {old}, this recipe trains {loaded.recipe.model.path}")
+    old, new = load_recipe(parent.recipe_file).recipe, loaded.recipe
+    if old.model.path != new.model.path:
+        raise UsageError(f"--from: {parent.path} trained {old.model.path}, this recipe trains {new.model.path}")
+    changes = [change for change in recipe_differences(old, new) if change.key.startswith("model.lora")]
+    changes = [change for change in changes if change.key != "model.lora.sync"]
+    if changes:
+        lines = "\n".join(f"  {change.key}: {change.old!r} in {parent.path}, {change.new!r} here" for change in changes)
+        raise UsageError(
+            f"--from: the checkpoint is of other weights than this recipe trains\n{lines}",
+            hint=f"set model.lora as it was there, or train what `dapo convert {parent.path} --out DIR` writes: "
+            "--set model.path=DIR",
+        )
+    if new.model.lora is not None:
+        refuse_other_base(parent, new.model)
 
 
 def reopen_run(recipe: Recipe, start: Start, point: StartingPoint, note: Note) -> RunDirectory:
@@ -122,7 +136,7 @@ def create_run(workload: Workload, resolved: str, start: Start, prompt: dict[str
     if start.fresh and (old := directory.fresh(start.run_dir)) is not None:
         note(f"{start.run_dir}: the old run is now {old}")
     manifest = build_manifest(
-        model={"path": workload.recipe.model.path, **_model_identity(resolved, workload.model_config)},
+        model={"path": workload.recipe.model.path, **model_identity(resolved, workload.model_config)},
         data={file.name: file.sha256 for file in workload.prepared.card.files},
         first_prompt=prompt,
         contaminated=workload.contaminated,
@@ -138,14 +152,6 @@ def take_over(run: RunDirectory, point: StartingPoint, note: Note) -> None:
         note(
             f"{run.path}: starting from {point.checkpoint.path}, with its {len(point.parent_metrics)} lines of metrics"
         )
-
-
-def _model_identity(resolved: str, config: Any) -> dict[str, Any]:
-    """What tells these weights from others without reading them: the hub commit, or the files' sizes."""
-    folder = Path(resolved)
-    if not folder.is_dir():
-        return {"commit": getattr(config, "_commit_hash", None)}
-    return {"files_bytes": {file.name: file.stat().st_size for file in sorted(folder.glob("*.safetensors"))}}
 
 
 def save_model_description(workload: Workload, run: RunDirectory) -> None:

@@ -4,10 +4,13 @@ import json
 import pytest
 import torch
 from safetensors.torch import save_file, save_model
+from tiny import tiny_recipe
 from transformers import AutoModelForCausalLM
 
 from dapo_cli.errors import DapoError, VerificationError
 from dapo_cli.export.policy_folder import convert_checkpoint, load_policy, weights_hash
+from dapo_cli.policy.sharded_checkpoint import save_sharded
+from dapo_cli.recipe.dump import to_yaml
 
 
 @pytest.fixture(params=["llama", "qwen2_tied"])
@@ -20,6 +23,7 @@ def run(request, models, tokenizer, tmp_path):
     tokenizer.save_pretrained(base)
     (base / "generation_config.json").write_text(json.dumps({"top_k": 20, "repetition_penalty": 1.1}))
     save_model(model, str(checkpoint / "model.safetensors"))
+    (base.parent / "recipe.yaml").write_text(to_yaml(tiny_recipe()))
     return base.parent, checkpoint, model
 
 
@@ -88,6 +92,15 @@ def test_missing_files_are_named(run, name):
     (run_dir / name).unlink()
     with pytest.raises(DapoError, match=f"{name}: no such file"):
         load_policy(run_dir, checkpoint)
+
+
+def test_a_sharded_checkpoint_is_the_same_model(run):
+    run_dir, checkpoint, model = run
+    (checkpoint / "model.safetensors").unlink()
+    save_sharded(checkpoint, model, torch.optim.AdamW(model.parameters()))
+    loaded, _ = load_policy(run_dir, checkpoint)
+    assert all(torch.equal(loaded.state_dict()[name], tensor) for name, tensor in model.state_dict().items())
+    assert loaded.lm_head.weight.shape == model.lm_head.weight.shape
 
 
 def test_convert_exports_the_checkpoints_weights(run, tmp_path):

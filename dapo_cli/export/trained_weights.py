@@ -1,0 +1,77 @@
+"""What a checkpoint holds of the policy: all of its weights, or with LoRA the adapters beside a base model."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from dapo_cli.errors import DapoError, UsageError, VerificationError
+from dapo_cli.recipe.loading import load_recipe
+from dapo_cli.recipe.schema import Lora
+from dapo_cli.run.base_model import base_of
+from dapo_cli.run.directory import RunDirectory
+
+if TYPE_CHECKING:
+    import torch
+
+WEIGHTS = "model.safetensors"
+SHARDED = "policy"
+"""What the ranks of a cluster write in its place."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Adapted:
+    """A policy as a LoRA run trained it: frozen weights in `model.dtype`, adapters in float32."""
+
+    policy: Any
+    lora: Lora
+    base_model: str
+    """Folder or hub id."""
+    revision: str | None
+
+
+def trained_tensors_of(checkpoint: Path) -> dict[str, torch.Tensor]:
+    """The trained tensors by name, float32, on the CPU, from whichever backend's files there are.
+
+    Raises:
+        DapoError: there are none, or they cannot be read.
+    """
+    weights = checkpoint / WEIGHTS
+    if weights.is_file():
+        from safetensors.torch import load_file
+
+        return load_file(weights)
+    if not (checkpoint / SHARDED).is_dir():
+        raise DapoError(f"{weights}: no such file", hint="Is the checkpoint complete?")
+    from dapo_cli.policy.sharded_checkpoint import read_policy_tensors
+
+    return read_policy_tensors(checkpoint)
+
+
+def load_adapted(run: RunDirectory, checkpoint: Path) -> Adapted:
+    """The base model of a LoRA run with the checkpoint's adapters, on the CPU and in eval mode.
+
+    Raises:
+        UsageError: it is no LoRA run, or its base model is not the one that it was trained on.
+        VerificationError: the checkpoint's adapters are not those of the recipe.
+    """
+    lora = load_recipe(run.recipe_file).recipe.model.lora
+    if lora is None:
+        raise UsageError(
+            f"{run.path}: all weights were trained: there is no adapter", hint="dapo convert without --adapter"
+        )
+    import torch
+
+    from dapo_cli.policy.lora import add_adapters, load_trained_tensors
+    from dapo_cli.policy.model import load_model
+
+    base_model, model = base_of(run)
+    plain = model.model_copy(update={"activation_checkpointing": False})
+    policy = load_model(base_model, plain, torch.device("cpu"))
+    add_adapters(policy, lora, 0, model.dtype)
+    try:
+        load_trained_tensors(policy, trained_tensors_of(checkpoint))
+    except RuntimeError as error:
+        raise VerificationError(f"{checkpoint}: not the adapters of this run's recipe: {error}") from error
+    return Adapted(policy.eval(), lora, base_model, model.revision)
