@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
+import socket
 from pathlib import Path
 
 import pytest
@@ -51,6 +53,23 @@ preflight: {problems: 2}
 eval: {samples: 1, every: 1, after_training: false}
 """
 
+THIRD = """
+extends: demo
+model: {lora: {rank: 4, alpha: 8.0, targets: [q_proj, down_proj], sync: adapter}}
+rollout: {engine: vllm, max_concurrent_rollouts: 64, tensor_parallel: 1, enforce_eager: true}
+train: {steps: 1, prompts_per_step: 4, prompts_per_minibatch: 4}
+dynamic_sampling: {max_drawn_problems: 8}
+preflight: {problems: 0}
+eval: {before_training: false, after_training: false, every: null}
+"""
+FOURTH = """
+extends: smoke
+train: {steps: 1, prompts_per_step: 4, prompts_per_minibatch: 4}
+dynamic_sampling: {max_drawn_problems: 8}
+preflight: {problems: 0}
+eval: {before_training: false, samples: 1, problems: 4}
+"""
+
 
 class Reads:
     """Records the section and name of every recipe key that is read while it is active."""
@@ -73,7 +92,8 @@ class Reads:
         import sys
 
         caller = sys._getframe(2).f_code.co_filename
-        return "pydantic" in caller or (Path(caller).parent.name == "recipe" and Path(caller).name != "derived.py")
+        used = ("derived.py", "cluster.py")
+        return "pydantic" in caller or (Path(caller).parent.name == "recipe" and Path(caller).name not in used)
 
 
 def all_keys(model: type = Recipe) -> set[tuple[type, str]]:
@@ -107,8 +127,24 @@ def _types(annotation: object) -> list[object]:
     return [annotation, *inner]
 
 
-def test_every_key_is_read_by_a_run_on_the_local_backend(workspace, monkeypatch):
-    pytest.importorskip("wandb")
+def start_a_rank(recipe: Recipe, model: str) -> None:
+    """What the process of a policy rank reads, read in this one."""
+    from dapo_cli.backend.policy_rank import PolicyRank
+
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    rank = PolicyRank(recipe, model)
+    rank.start(0, 1, f"tcp://127.0.0.1:{port}")
+    rank.finish()
+
+
+@pytest.mark.vllm
+@pytest.mark.ray
+def test_every_key_is_read_by_a_run(workspace, monkeypatch):
+    for package in ("wandb", "vllm", "ray", "peft"):
+        if importlib.util.find_spec(package) is None:
+            pytest.skip(f"{package} is not installed")
     monkeypatch.chdir(workspace)
     monkeypatch.setenv("WANDB_SILENT", "true")
     # "1 + 2" and "1 - 2" have the same letters and digits: an overlap of training and held-out problems.
@@ -118,6 +154,8 @@ def test_every_key_is_read_by_a_run_on_the_local_backend(workspace, monkeypatch)
     Path("mine.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     Path("first.yaml").write_text(FIRST)
     Path("second.yaml").write_text(SECOND)
+    Path("third.yaml").write_text(THIRD)
+    Path("fourth.yaml").write_text(FOURTH)
     reads = Reads(monkeypatch)
     from dapo_cli.cli import app
 
@@ -125,10 +163,19 @@ def test_every_key_is_read_by_a_run_on_the_local_backend(workspace, monkeypatch)
         ["prepare-data", "second.yaml"],
         ["train", "first.yaml"],
         ["train", "second.yaml"],
+        ["train", "third.yaml"],
+        ["train", "fourth.yaml"],
     ):
         result = CliRunner().invoke(app, arguments)
         assert result.exit_code == 0, (arguments, result.output, result.exception)
-    assert "longer than prompt.max_prompt_tokens" in result.output
+        if arguments == ["train", "second.yaml"]:
+            assert "longer than prompt.max_prompt_tokens" in result.output
+    model = str(next(Path("runs/_models").glob("toy-*")).resolve())
+    recipe = load_recipe("fourth.yaml").recipe
+    start_a_rank(recipe, model)
+    from dapo_cli.rollout.vllm_arguments import engine_arguments
+
+    engine_arguments(recipe, model, device="cuda")
     assert json.loads(Path("runs/second/manifest.json").read_text())["contaminated"]
     assert "CONTAMINATED" in Path("runs/second/evals/heldout_step_1/report.json").read_text()
     unread = {f"{kind.__name__}.{name}" for kind, name in all_keys() - reads.keys}
