@@ -1,6 +1,6 @@
 """What a step costs beyond vLLM's generation and the policy's forward and backward of the same tokens.
 
-    python benchmarks/step_overhead.py [--steps 12] [--recipe smoke]
+    python benchmarks/step_overhead.py [--steps 12] [--recipe smoke] [--set section.key=value]
 
 Trains on a cluster of this machine and, after each step, on the same processes with the same threads, times the raw
 work of that step: vLLM's replicas sampling the step's own requests all at once, and the ranks computing log-probs and
@@ -65,10 +65,11 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--steps", type=int, default=12)
     parser.add_argument("--recipe", default="smoke")
+    parser.add_argument("--set", action="append", default=[], dest="overrides")
     arguments = parser.parse_args()
     fixed = ["dynamic_sampling.enabled=false", "checkpoint.every=100000"]
     quiet = ["eval.before_training=false", "eval.after_training=false", "eval.every=null", "preflight.problems=0"]
-    loaded = load_recipe(arguments.recipe, [f"train.steps={arguments.steps}", *fixed, *quiet])
+    loaded = load_recipe(arguments.recipe, [f"train.steps={arguments.steps}", *fixed, *quiet, *arguments.overrides])
     placement.EngineReplica, placement.PolicyRank = RawReplica, RawRank  # type: ignore[misc]
     recorded = record(ray_cluster.RayBackend)
     with tempfile.TemporaryDirectory() as folder:
