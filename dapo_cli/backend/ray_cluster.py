@@ -43,7 +43,8 @@ class RayBackend:
         self._engines = EngineFleet((), 0.0)
         self._started_ray = open_session(recipe, self.shape.policy_ranks + self.shape.engine_replicas)
         try:
-            self._start(resolved_model)
+            # The processes have working directories of their own.
+            self._start(str(Path(resolved_model).resolve()) if Path(resolved_model).is_dir() else resolved_model)
         except BaseException:
             self.close()
             raise
@@ -157,7 +158,7 @@ class RayBackend:
 
     def save(self, folder: Path) -> Callable[[], None] | None:
         """Write weights, optimizer and random state into `folder`, which all nodes must see, sharded."""
-        self._call_all("save", folder)
+        self._call_all("save", folder.resolve())
         if self.recipe.checkpoint.asynchronous:
             return self._finish_saving
         return None
@@ -168,7 +169,7 @@ class RayBackend:
     def load(self, folder: Path) -> None:
         """Restore what `save` wrote, on any number of ranks."""
         self._in_sync_with = None
-        self._call_all("load", folder)
+        self._call_all("load", folder.resolve())
 
     def close(self) -> None:
         """End the processes; stop Ray where this backend started it."""

@@ -8,7 +8,8 @@ random state is kept.
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -36,7 +37,8 @@ def save_sharded(folder: Path, policy: torch.nn.Module, optimizer: torch.optim.O
     Raises:
         OSError: it cannot be written.
     """
-    _raising_os_errors(lambda: save(state_of(policy, optimizer), checkpoint_id=folder / FOLDER))
+    with _one_process_is_meant():
+        _raising_os_errors(lambda: save(state_of(policy, optimizer), checkpoint_id=folder / FOLDER))
 
 
 def start_saving(folder: Path, policy: torch.nn.Module, optimizer: torch.optim.Optimizer) -> Callable[[], None]:
@@ -90,10 +92,16 @@ def read_policy_tensors(folder: Path) -> dict[str, Tensor]:
 
 
 def _load(state: dict[str, Any], folder: Path) -> None:
-    with warnings.catch_warnings():
-        # That one process reads what many wrote is what this format is for.
-        warnings.filterwarnings("ignore", message="torch.distributed is disabled")
+    with _one_process_is_meant():
         load(state, checkpoint_id=folder / FOLDER)
+
+
+@contextmanager
+def _one_process_is_meant() -> Iterator[None]:
+    """That one process reads what many wrote, or the reverse, is what this format is for: torch need not warn."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="torch.distributed is disabled")
+        yield
 
 
 def state_of(policy: torch.nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, Any]:

@@ -48,10 +48,10 @@ def test_the_makefile_describes_the_target(target: str) -> None:
     assert re.search(rf"^{target}:.*## \S", (REPOSITORY / "Makefile").read_text(), re.MULTILINE)
 
 
-def test_ci_reads_nothing_from_standard_input_and_ends_with_the_tests() -> None:
+def test_ci_reads_nothing_from_standard_input_and_ends_with_tests_and_smoke() -> None:
     script = (REPOSITORY / ".ci" / "run").read_text()
     assert "set -euo pipefail" in script
-    assert script.rstrip().splitlines()[-1] == "make test"
+    assert script.rstrip().splitlines()[-2:] == ["make test", "make smoke"]
 
 
 def test_hints_never_install_the_package_of_that_name_from_the_index() -> None:

@@ -1,0 +1,117 @@
+"""Proving that an engine has the policy's weights: the numbers, the thresholds, and what a canary sees."""
+
+import numpy as np
+import pytest
+import torch
+from tiny import VOCAB, tiny_policy, tiny_recipe
+
+from dapo_cli.backend.probe import StaleWeights, compare, perturbed, policy_logprobs, probe_sequences, prove
+from dapo_cli.policy.lora import add_adapters
+from dapo_cli.recipe.schema import Lora
+
+SEQUENCES = probe_sequences([np.arange(5, dtype=np.int32), np.arange(9, dtype=np.int32)], VOCAB)
+
+
+class Engine:
+    """A copy of the policy that takes weights by name, but for those it loses."""
+
+    def __init__(self, lost=()):
+        self.model = tiny_policy(seed=9)
+        self.lost = lost
+
+    def take(self, policy):
+        sent = {name: tensor for name, tensor in policy.state_dict().items() if name not in self.lost}
+        self.model.load_state_dict(sent, strict=False)
+
+    def logprobs(self):
+        return policy_logprobs(self.model, SEQUENCES, tiny_recipe())
+
+
+def proof(policy, *engines, dtype="float32"):
+    def send():
+        for engine in engines:
+            engine.take(policy)
+
+    return prove(
+        lambda: perturbed(policy),
+        send,
+        lambda: policy_logprobs(policy, SEQUENCES, tiny_recipe()),
+        lambda: [engine.logprobs() for engine in engines],
+        dtype,
+    )
+
+
+def test_probe_sequences_are_short_and_end_with_one_that_every_model_has():
+    long = np.arange(200, dtype=np.int32) % VOCAB
+    found = probe_sequences([long, long[:1], long[:7]], VOCAB)
+    assert [len(sequence) for sequence in found] == [48, 7, 48]
+    assert [len(sequence) for sequence in probe_sequences([], VOCAB)] == [48]
+    np.testing.assert_array_equal(found[-1], probe_sequences([long], VOCAB)[-1])
+
+
+def test_the_policys_log_probs_are_those_of_its_own_forward_at_temperature_1():
+    policy = tiny_policy()
+    found = policy_logprobs(policy, SEQUENCES, tiny_recipe(rollout={"temperature": 0.5}))
+    policy.set_attn_implementation("eager")
+    for sequence, values in zip(SEQUENCES, found, strict=True):
+        ids = torch.from_numpy(sequence.astype(np.int64))
+        expected = torch.log_softmax(policy(input_ids=ids[None]).logits[0, :-1], -1).gather(1, ids[1:, None])[:, 0]
+        np.testing.assert_allclose(values, expected.detach().numpy(), atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("dtype", "differences", "allowed"),
+    [
+        ("float32", [0.0, 9e-5], True),
+        ("float32", [0.0, 1.1e-4], False),
+        ("bfloat16", [0.0, 0.019], True),
+        ("bfloat16", [0.01, 0.011], False),
+        ("float32", [0.0, np.nan], False),
+    ],
+)
+def test_float32_is_judged_by_the_largest_difference_and_bfloat16_by_the_mean(dtype, differences, allowed):
+    policy = [np.zeros(2, np.float32)]
+    engine = [np.array(differences, np.float32)]
+    if allowed:
+        metrics = compare(policy, engine, dtype, "sync of step 1")
+        assert metrics["sync/probe_mean"] == pytest.approx(np.mean(differences))
+        assert metrics["sync/probe_max"] == pytest.approx(np.max(differences))
+    else:
+        with pytest.raises(StaleWeights, match="sync of step 1: the engine's weights are not the policy's"):
+            compare(policy, engine, dtype, "sync of step 1")
+
+
+@pytest.mark.parametrize("adapters", [False, True])
+def test_a_perturbation_changes_every_tensor_and_is_undone_bit_for_bit(adapters):
+    policy = tiny_policy()
+    if adapters:
+        add_adapters(policy, Lora(rank=2, alpha=4.0, targets=("q_proj",)), 0, "float32")
+    before = {name: tensor.clone() for name, tensor in policy.named_parameters()}
+    with perturbed(policy):
+        assert not any(torch.equal(before[name], tensor) for name, tensor in policy.named_parameters())
+    assert all(torch.equal(before[name], tensor) for name, tensor in policy.named_parameters())
+
+
+def test_an_engine_that_takes_everything_passes_and_follows():
+    policy, engine = tiny_policy(), Engine()
+    assert proof(policy, engine) > 1e-2
+    engine.take(policy)
+    compare(policy_logprobs(policy, SEQUENCES, tiny_recipe()), engine.logprobs(), "float32", "after")
+
+
+@pytest.mark.parametrize("lost", list(tiny_policy().state_dict()))
+def test_whatever_tensor_is_lost_the_canary_sees_it_though_the_engine_had_the_true_one(lost):
+    policy, whole, broken = tiny_policy(), Engine(), Engine({lost})
+    broken.model.load_state_dict(policy.state_dict())
+    with pytest.raises(StaleWeights, match="canary sync, engine 1"):
+        proof(policy, whole, broken)
+
+
+def test_a_canary_that_moves_nothing_proves_nothing():
+    policy, engine = tiny_policy(), Engine()
+    with torch.no_grad():
+        policy.lm_head.weight.zero_()
+        for parameter in policy.model.parameters():
+            parameter.mul_(1e-4)
+    with pytest.raises(StaleWeights, match="it proves nothing"):
+        proof(policy, engine, dtype="bfloat16")
