@@ -1,4 +1,4 @@
-"""The 32B recipe on 128 ranks, as far as tensors without memory go: our own sharding, optimizer and checkpoint names."""
+"""The 32B recipe on 128 ranks, as far as tensors without memory go: our sharding, optimizer and checkpoint names."""
 
 import pytest
 import torch
