@@ -60,9 +60,10 @@ class EngineFleet:
                 del left[index]
                 self._unfinished_rollouts[replica] -= rollouts
                 yield group
-        finally:  # a step that is given up leaves nothing running
+        finally:  # a step that is given up leaves nothing running; Ray may be gone when the garbage collector comes by
             for ref, replica, rollouts in left.values():
-                ray.cancel(ref)
+                if self.actors:
+                    ray.cancel(ref)
                 self._unfinished_rollouts[replica] -= rollouts
 
     def _await_group(self, ref: Any, left: list[Any]) -> None:

@@ -6,6 +6,7 @@ first sync sends weights that were changed by several percent; what did not arri
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -28,6 +29,8 @@ MEAN_BFLOAT16 = 1e-2
 """Mean difference; healthy is up to 5e-3."""
 
 _PERTURBATION = 0.05
+# Elements: what the wave takes beside a large embedding stays small.
+_PERTURBED_AT_ONCE = 2**24
 _PROBE_TOKENS = 48
 _PROBE_PROMPTS = 3
 # A canary that moves log-probs by less than this many thresholds proves nothing.
@@ -88,24 +91,32 @@ def compare(policy: Logprobs, engine: Logprobs, dtype: str, what: str) -> dict[s
 def perturbed(policy: Any) -> Iterator[None]:
     """Change every parameter by about 5% in place, and restore it bit for bit afterwards; shards each on their own.
 
-    Takes a copy of this rank's parameters meanwhile. A tensor of zeros, such as a new LoRA adapter's, gets small
-    numbers.
+    Takes a copy of this rank's parameters in host memory meanwhile: a GPU has an engine beside the policy. A tensor of
+    zeros, such as a new LoRA adapter's, gets small numbers.
     """
     local = [_local(parameter) for parameter in policy.parameters()]
-    saved = [tensor.clone() for tensor in local]
+    saved = [tensor.to("cpu", copy=True) for tensor in local]
     try:
         with torch.no_grad():
             for tensor in local:
-                pattern = torch.cos(torch.arange(tensor.numel(), device=tensor.device)).reshape(tensor.shape)
-                if tensor.any():
-                    tensor.mul_(1 + _PERTURBATION * pattern)
-                else:
-                    tensor.add_(_PERTURBATION * pattern)
+                _perturb(tensor)
         yield
     finally:
         with torch.no_grad():
             for tensor, old in zip(local, saved, strict=True):
                 tensor.copy_(old)
+
+
+def _perturb(tensor: torch.Tensor) -> None:
+    """Multiply the rows by a wave around 1, or where all are zero add it around 0; some rows at a time."""
+    zero = not tensor.any()
+    rows_at_once = max(1, _PERTURBED_AT_ONCE // max(1, math.prod(tensor.shape[1:])))
+    for rows in torch.atleast_1d(tensor).split(rows_at_once):
+        wave = _PERTURBATION * torch.cos(torch.arange(rows.numel(), device=rows.device)).reshape(rows.shape)
+        if zero:
+            rows.add_(wave)
+        else:
+            rows.mul_(1 + wave)
 
 
 def _local(parameter: torch.Tensor) -> torch.Tensor:

@@ -6,6 +6,7 @@ Only the wire differs: vLLM's own `nccl` and `ipc` on GPUs, and messages on CPUs
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from typing import Any, Literal, Protocol
 
@@ -14,7 +15,7 @@ from safetensors.torch import save
 from torch import Tensor
 
 from dapo_cli.policy import lora
-from dapo_cli.policy.weights import policy_weights, weight_shapes
+from dapo_cli.policy.weights import TensorShape, policy_weights, weight_shapes
 from dapo_cli.recipe.schema import Recipe
 
 Transport = Literal["message", "nccl", "ipc"]
@@ -122,12 +123,15 @@ class WeightSync:
         self.rank = rank
         self.dtype = getattr(torch, recipe.model.dtype)
         self._adapters_alone = recipe.model.lora is not None and recipe.model.lora.sync == "adapter"
+        self._on_gpu = transport != "message"
         connect = {"message": self._message_sender, "nccl": self._nccl_sender, "ipc": self._ipc_sender}
         self._sender = connect[transport]()
 
     def send(self, policy_version: int, *, everything: bool) -> None:
         """Send all weights, or with LoRA and `sync: adapter` the adapters alone unless `everything` is asked for."""
         self.client.policy_version = policy_version
+        if self._on_gpu:  # vLLM reads the weights on streams of its own, which do not wait for what changed them
+            torch.cuda.synchronize()
         if everything or not self._adapters_alone:
             self._sender.send_weights()
         if self._adapters_alone and self.recipe.model.lora is not None:
@@ -160,7 +164,8 @@ class WeightSync:
         from vllm.distributed.weight_transfer.factory import WeightTransferTrainerFactory
         from vllm.distributed.weight_transfer.ipc_engine import IPCTrainerInitInfo
 
-        info = IPCTrainerInitInfo(packed=True, packed_buffer_size_bytes=BUCKET_BYTES, rank=self.rank)
+        buffer_bytes = ipc_buffer_bytes(weight_shapes(self.policy, self.dtype), BUCKET_BYTES)
+        info = IPCTrainerInitInfo(packed=True, packed_buffer_size_bytes=buffer_bytes, rank=self.rank)
         return WeightTransferTrainerFactory.trainer_init(info, client=self.client, source=_vllm_source(self))
 
 
@@ -197,6 +202,15 @@ def buckets(weights: Iterator[tuple[str, Tensor]], bucket_bytes: int) -> Iterato
         used += tensor.nbytes
     if bucket:
         yield bucket
+
+
+def ipc_buffer_bytes(shapes: Sequence[TensorShape], bucket_bytes: int) -> int:
+    """Bytes of the buffer that vLLM's ipc transport shares: a tensor that is larger than it would be refused.
+
+    >>> ipc_buffer_bytes([TensorShape("embed", torch.bfloat16, (152_064, 5_120))], 64 * 2**20)
+    1557135360
+    """
+    return max(bucket_bytes, *(math.prod(each.shape) * each.dtype.itemsize for each in shapes))
 
 
 def _vllm_source(sync: WeightSync) -> Any:

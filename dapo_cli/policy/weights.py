@@ -8,6 +8,8 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from dapo_cli.policy.forward import compute_device
+
 _LORA_BASE = ".base_layer."
 _LORA_PARTS = (".lora_A.", ".lora_B.")
 
@@ -42,9 +44,11 @@ def policy_weights(policy: Any, dtype: torch.dtype, *, merged: bool = True) -> I
     """Every weight and persistent buffer, one whole tensor at a time, in the order of the model's layers.
 
     The output head is yielded also when it is tied: an engine that was not sent it may keep an old one without an
-    error. Sharded weights are cast before they are gathered, so that half as many bytes travel; gathering is a
-    collective, all ranks iterate together. With `merged`, LoRA adapters are added to the weights they belong to.
+    error. Sharded weights are cast before they are gathered, so that half as many bytes travel, and offloaded ones are
+    brought to where the policy computes, because NCCL cannot gather in host memory; gathering is a collective, all
+    ranks iterate together. With `merged`, LoRA adapters are added to the weights they belong to.
     """
+    device = compute_device(policy)
     modules = dict(policy.named_modules())
     for name, tensor in _tensors(policy):
         value = tensor.detach()
@@ -53,7 +57,7 @@ def policy_weights(policy: Any, dtype: torch.dtype, *, merged: bool = True) -> I
             from dapo_cli.policy.lora import merged_weight
 
             value = merged_weight(parent)
-        yield base_name(name), whole(value.to(dtype) if value.is_floating_point() else value)
+        yield base_name(name), whole(value.to(device, dtype if value.is_floating_point() else value.dtype))
 
 
 def weight_shapes(policy: Any, dtype: torch.dtype) -> list[TensorShape]:

@@ -45,13 +45,9 @@ for child in "${children[@]}"; do wait "$child" || wait "$child"; done
 """,
     "ray": r"""
 record ray "$@"
-record token "$(stat -c %a "$RAY_AUTH_TOKEN_PATH")" "$RAY_AUTH_MODE" "$(cat "$RAY_AUTH_TOKEN_PATH")"
-if [ "$SLURMD_NODENAME" = "$STAND_IN_BROKEN" ]; then
-  until [ -n "$(ls "$STAND_IN_JOINED")" ]; do sleep 0.02; done
-  echo "cannot bind the port"
-  exit 1
-fi
+if [ "$SLURMD_NODENAME" = "$STAND_IN_BROKEN" ]; then sleep 0.3; echo "cannot bind the port"; exit 1; fi
 trap 'record ray stopped; exit 1' TERM
+record token "$(stat -c %a "$RAY_AUTH_TOKEN_PATH")" "$RAY_AUTH_MODE" "$(cat "$RAY_AUTH_TOKEN_PATH")"
 case " $STAND_IN_ABSENT " in *" $SLURMD_NODENAME "*) ;; *) touch "$STAND_IN_JOINED/$SLURMD_NODENAME" ;; esac
 while true; do sleep 0.02; done
 """,
