@@ -111,7 +111,8 @@ def _perturb(tensor: torch.Tensor) -> None:
     """Multiply the rows by a wave around 1, or where all are zero add it around 0; some rows at a time."""
     zero = not tensor.any()
     rows_at_once = max(1, _PERTURBED_AT_ONCE // max(1, math.prod(tensor.shape[1:])))
-    for rows in torch.atleast_1d(tensor).split(rows_at_once):
+    whole = tensor if tensor.ndim else tensor[None]
+    for rows in whole.split(rows_at_once):
         wave = _PERTURBATION * torch.cos(torch.arange(rows.numel(), device=rows.device)).reshape(rows.shape)
         if zero:
             rows.add_(wave)

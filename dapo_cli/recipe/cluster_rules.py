@@ -116,6 +116,34 @@ def _lora_targets(recipe: Recipe) -> Iterator[Problem]:
         )
 
 
+def idle_parts(recipe: Recipe) -> list[str]:
+    """Ranks and GPUs that are there and have no work, one sentence each; of a recipe that breaks no rule."""
+    backend = recipe.backend
+    if backend.kind == "local":
+        return []
+    shape, notes = cluster_shape(recipe), []
+    rollouts = recipe.train.prompts_per_minibatch * recipe.rollout.group_size
+    if rollouts < shape.policy_ranks:
+        notes.append(
+            f"train.prompts_per_minibatch: {rollouts} rollouts per update (prompts_per_minibatch x group_size) leave "
+            f"{shape.policy_ranks - rollouts} of {shape.policy_ranks} policy ranks without work"
+        )
+    engines = shape.engine_replicas * shape.gpus_per_replica
+    separate = backend.placement == "separate"
+    unused = shape.total_gpus - shape.policy_ranks - (engines if separate else 0)
+    if unused > 0:
+        notes.append(
+            f"backend.gpus_per_node: {unused} of {shape.total_gpus} GPUs are not used by {shape.policy_ranks} policy "
+            f"ranks and {shape.engine_replicas} replicas of {shape.gpus_per_replica} GPUs"
+        )
+    if shape.total_gpus and not separate and engines < shape.policy_ranks:
+        notes.append(
+            f"backend.engine_replicas: {shape.policy_ranks - engines} of the policy's {shape.policy_ranks} GPUs rest "
+            f"while {shape.engine_replicas} replicas of {shape.gpus_per_replica} GPUs sample"
+        )
+    return notes
+
+
 CLUSTER_RULES: tuple[Rule, ...] = (
     _lora_targets,
     _engine,

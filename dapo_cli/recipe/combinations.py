@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from dapo_cli.recipe.cluster_rules import CLUSTER_RULES
+from dapo_cli.recipe.cluster_rules import CLUSTER_RULES, idle_parts
 from dapo_cli.recipe.contradiction import Problem, Rule
 from dapo_cli.recipe.schema import Recipe
 
@@ -221,10 +221,11 @@ RULES: tuple[Rule, ...] = (
 def schedule_notes(recipe: Recipe) -> list[str]:
     """What is allowed and probably not meant, one sentence each."""
     train = recipe.train
+    notes = idle_parts(recipe)
     if train.warmup_steps + train.warmup_from_zero > train.steps:
         reached = max(train.steps - train.warmup_from_zero, 0) / train.warmup_steps
-        return [
+        notes.append(
             f"train.warmup_steps: {train.warmup_steps} of {train.steps} steps, so that the learning rate "
             f"only reaches {reached:.0%} of train.learning_rate"
-        ]
-    return []
+        )
+    return notes

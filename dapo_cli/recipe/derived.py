@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from dapo_cli.recipe.cluster import cluster_shape
 from dapo_cli.recipe.schema import Recipe, Train
 
 
@@ -35,7 +36,7 @@ def learning_rate(train: Train, step: int) -> float:
 
 def derived_numbers(recipe: Recipe) -> list[Derived]:
     """What `dapo check` prints below the settings."""
-    return [*_per_step(recipe), *_sampling(recipe), *_schedule(recipe.train)]
+    return [*_per_step(recipe), *_sampling(recipe), *_schedule(recipe.train), *_cluster(recipe)]
 
 
 def _per_step(recipe: Recipe) -> list[Derived]:
@@ -97,3 +98,17 @@ def _schedule(train: Train) -> list[Derived]:
             Derived("first step at the full learning rate", full, "one later with warmup_from_zero"),
         ]
     return [*numbers, Derived("learning rate of the last step", learning_rate(train, train.steps), "of step steps")]
+
+
+def _cluster(recipe: Recipe) -> list[Derived]:
+    if recipe.backend.kind == "local":
+        return []
+    shape = cluster_shape(recipe)
+    rollouts = recipe.train.prompts_per_minibatch * recipe.rollout.group_size
+    return [
+        Derived("GPUs in all", shape.total_gpus, "nodes x gpus_per_node; 0: CPUs"),
+        Derived("policy ranks", shape.policy_ranks, "policy_ranks, or what placement leaves for them"),
+        Derived("vLLM replicas", shape.engine_replicas, "engine_replicas, or what placement leaves for them"),
+        Derived("GPUs per replica", shape.gpus_per_replica, "tensor_parallel; 0 on CPUs"),
+        Derived("rollouts per update and rank", rollouts / shape.policy_ranks, "on average: they are dealt by tokens"),
+    ]

@@ -26,7 +26,7 @@ CHANGEABLE_ON_RESUME = (
 def leaf_values(recipe: Recipe) -> dict[str, Any]:
     """Every key that is not itself a section, dotted, in the order of the schema. Lists are one value.
 
-    `train.emulated_partition` is a leaf when it is null, else its keys are.
+    An optional section (`model.lora`, `train.emulated_partition`) is a leaf when it is null, else its keys are.
     """
     return dict(_leaves(recipe, ""))
 

@@ -61,3 +61,42 @@ def test_the_hf_engine_does_not_run_on_a_cluster():
 )
 def test_what_cannot_be_is_refused_with_the_numbers(overrides, expected):
     assert expected in refusal(*overrides)
+
+
+@pytest.mark.parametrize(
+    ("overrides", "notes"),
+    [
+        ([], []),
+        (["train.prompts_per_minibatch=1", "rollout.group_size=2", "backend.policy_ranks=2"], []),
+        (
+            ["train.prompts_per_minibatch=1", "rollout.group_size=2", "backend.policy_ranks=3"],
+            [
+                "train.prompts_per_minibatch: 2 rollouts per update (prompts_per_minibatch x group_size) leave "
+                "1 of 3 policy ranks without work"
+            ],
+        ),
+        (
+            ["backend.gpus_per_node=8", "rollout.tensor_parallel=2"],
+            ["backend.gpus_per_node: 4 of 8 GPUs are not used by 2 policy ranks and 1 replicas of 2 GPUs"],
+        ),
+        (
+            ["backend.gpus_per_node=4", "backend.placement=colocated", "backend.policy_ranks=null"],
+            ["backend.engine_replicas: 3 of the policy's 4 GPUs rest while 1 replicas of 1 GPUs sample"],
+        ),
+        (
+            ["backend.gpus_per_node=4", "backend.placement=colocated", "backend.policy_ranks=3"],
+            [
+                "backend.gpus_per_node: 1 of 4 GPUs are not used by 3 policy ranks and 1 replicas of 1 GPUs",
+                "backend.engine_replicas: 2 of the policy's 3 GPUs rest while 1 replicas of 1 GPUs sample",
+            ],
+        ),
+        (["backend.gpus_per_node=4", "backend.engine_replicas=2"], []),
+    ],
+)
+def test_ranks_and_gpus_without_work_are_noted(overrides, notes):
+    assert list(load_recipe("smoke", overrides).notes[1:]) == notes  # the first says which packaged recipe was taken
+
+
+@pytest.mark.parametrize("name", ["dapo_qwen32b", "dapo_qwen7b_math_8gpu"])
+def test_the_cluster_recipes_leave_nothing_without_work(name):
+    assert len(load_recipe(name).notes) == 1

@@ -37,21 +37,8 @@ def test_steps_are_counted_from_1():
 
 
 def test_the_numbers_of_the_public_32b_run():
-    overrides = [
-        "prompt.max_prompt_tokens=2048",
-        "rollout.group_size=16",
-        "rollout.max_response_tokens=20480",
-        "reward.overlong_buffer_length=4096",
-        "dynamic_sampling.max_drawn_problems=15360",
-        "train.steps=320",
-        "train.prompts_per_step=512",
-        "train.prompts_per_minibatch=32",
-        "train.tokens_per_microbatch=180224",
-        "train.learning_rate=1e-6",
-        "train.warmup_steps=10",
-        "train.warmup_from_zero=true",
-    ]
-    numbers = {number.name: number.value for number in derived_numbers(load_recipe("demo", overrides).recipe)}
+    recipe = load_recipe("dapo_qwen32b_public_2025_05").recipe
+    numbers = {number.name: number.value for number in derived_numbers(recipe)}
     assert numbers == {
         "rollouts per step": 8192,  # 512 * 16
         "rollouts per update": 512,  # 32 * 16
@@ -61,7 +48,7 @@ def test_the_numbers_of_the_public_32b_run():
         "longest sequence, tokens": 22528,  # 2048 + 20480
         "most tokens per step": 184_549_376,  # 8192 * 22528
         "most response tokens per step": 167_772_160,  # 8192 * 20480
-        "longest sequences per micro-batch": 8,  # 180224 / 22528
+        "longest sequences per micro-batch": 1,  # 22528 / 22528
         "most problems drawn per step": 15360,
         "most rollouts sampled per step": 245_760,  # 15360 * 16
         "fewest right answers of an accepted group": 1,
@@ -73,7 +60,20 @@ def test_the_numbers_of_the_public_32b_run():
         "warm-up, updates": 160,  # 10 * 16
         "first step at the full learning rate": 11,
         "learning rate of the last step": 1e-6,
+        "GPUs in all": 128,  # 16 * 8
+        "policy ranks": 128,
+        "vLLM replicas": 32,  # 128 / 4
+        "GPUs per replica": 4,
+        "rollouts per update and rank": 4.0,  # 512 / 128
     }
+
+
+def test_a_cluster_of_cpus_and_none_at_all():
+    smoke = {number.name: number.value for number in derived_numbers(load_recipe("smoke").recipe)}
+    shape = ("GPUs in all", "policy ranks", "vLLM replicas", "GPUs per replica", "rollouts per update and rank")
+    assert [smoke[name] for name in shape] == [0, 2, 1, 0, 32.0]  # 8 * 8 rollouts over 2 ranks
+    local = {number.name for number in derived_numbers(load_recipe("demo").recipe)}
+    assert not local & set(shape)
 
 
 def test_without_dynamic_sampling_nothing_is_drawn_twice():

@@ -29,6 +29,22 @@ def test_every_setting_is_shown_with_where_it_came_from(write_recipe):
     assert {key.split(".", 1)[1] for key in leaf_values(loaded.recipe)} <= shown
 
 
+def test_an_optional_section_is_shown_as_null_or_key_by_key(write_recipe):
+    edit = ("{path: toy}", "{path: toy, lora: {rank: 4}}")
+    lines = [line.split() for line in rendered(load_recipe(write_recipe(edit))).splitlines()]
+    assert ["lora.rank", "4", "x.yaml:1"] in lines
+    assert ["lora.sync", "adapter", "default"] in lines
+    null = [line.split() for line in rendered(load_recipe("x.yaml", ["model.lora=null"])).splitlines()]
+    assert ["lora", "null", "--set", "model.lora=null"] in null
+    assert not any(line[0].startswith("lora.") for line in null if line)
+
+
+def test_the_processes_of_a_cluster_follow():
+    lines = [line.split() for line in rendered(load_recipe("dapo_qwen32b")).splitlines()]
+    assert any(line[:3] == ["policy", "ranks", "128"] for line in lines)
+    assert any(line[:3] == ["vLLM", "replicas", "32"] for line in lines)
+
+
 def test_notes_are_shown_first(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     loaded = load_recipe("demo")
