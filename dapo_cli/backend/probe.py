@@ -112,7 +112,7 @@ def _perturb(tensor: torch.Tensor) -> None:
     zero = not tensor.any()
     rows_at_once = max(1, _PERTURBED_AT_ONCE // max(1, math.prod(tensor.shape[1:])))
     whole = tensor if tensor.ndim else tensor[None]
-    for rows in whole.split(rows_at_once):
+    for rows in torch.split(whole, rows_at_once):
         wave = _PERTURBATION * torch.cos(torch.arange(rows.numel(), device=rows.device)).reshape(rows.shape)
         if zero:
             rows.add_(wave)
