@@ -53,6 +53,16 @@ def wanted(recipe: Recipe) -> str:
     return machines
 
 
+def described(nodes: Sequence[Mapping[str, Any]]) -> str:
+    """What a running cluster has, in words; `nodes` is what ray.nodes() says of it."""
+    alive = sorted((node for node in nodes if node["Alive"]), key=lambda node: str(node["NodeManagerHostname"]))
+    return ", ".join(
+        f"{node['NodeManagerHostname']} ({node['Resources'].get('GPU', 0):g} GPUs, "
+        f"{node['Resources'].get('CPU', 0):g} CPUs)"
+        for node in alive
+    )
+
+
 def check_cluster(recipe: Recipe, nodes: Sequence[Mapping[str, Any]]) -> None:
     """Refuse a running cluster that is too small; `nodes` is what ray.nodes() says of it.
 

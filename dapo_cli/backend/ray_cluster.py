@@ -15,6 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from dapo_cli.backend.engine_fleet import EngineFleet
+from dapo_cli.backend.hardware import described, wanted
 from dapo_cli.backend.placement import place_processes
 from dapo_cli.backend.probe import compare, probe_sequences, prove
 from dapo_cli.backend.ray_session import close_session, fetch, gather, open_session
@@ -50,6 +51,10 @@ class RayBackend:
             raise
 
     def _start(self, resolved_model: str) -> None:
+        import ray
+
+        asked = f"{self.shape.policy_ranks} policy ranks and {self.shape.engine_replicas} vLLM replicas"
+        self._note(f"asked for: {wanted(self.recipe)}, {asked}; there are: {described(ray.nodes())}")
         started = time.perf_counter()
         placed = place_processes(self.recipe, resolved_model, self.shape)
         self._group, self._ranks = placed.group, placed.ranks

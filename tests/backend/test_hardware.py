@@ -5,7 +5,7 @@ import importlib.util
 import pytest
 from tiny import tiny_recipe
 
-from dapo_cli.backend.hardware import check_cluster, check_hardware
+from dapo_cli.backend.hardware import check_cluster, check_hardware, described
 from dapo_cli.errors import UsageError
 
 
@@ -53,3 +53,8 @@ def test_a_cluster_with_nodes_to_spare_is_accepted_and_dead_ones_do_not_count():
     with pytest.raises(UsageError) as refused:
         check_cluster(recipe, [node("a", 8), node("b", 8, alive=False), node("c", 4)])
     assert "a (8 GPUs), c (4 GPUs): 1 such nodes are missing" in refused.value.message
+
+
+def test_what_there_is_is_said_node_by_node():
+    nodes = [node("b", 8), node("a", 0), node("c", 8, alive=False)]
+    assert described(nodes) == "a (0 GPUs, 8 CPUs), b (8 GPUs, 8 CPUs)"
