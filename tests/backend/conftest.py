@@ -1,7 +1,7 @@
 """One Ray session and one cluster for all tests of this folder."""
 
 import pytest
-from cluster import cluster_recipe, running
+from small_cluster import cluster_recipe, running
 from vllm_tiny import write_model
 
 

@@ -5,7 +5,7 @@ import time
 import numpy as np
 import pytest
 import torch
-from cluster import LORA, NEEDS_CLUSTER, close_enough, cluster_recipe, local_backend, ragged_batch, running
+from small_cluster import LORA, NEEDS_CLUSTER, close_enough, cluster_recipe, local_backend, ragged_batch, running
 from vllm_tiny import assert_sampled_from, long_request, requests, same_rollouts, tied_model
 
 from dapo_cli.backend.probe import StaleWeights

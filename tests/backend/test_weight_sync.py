@@ -6,10 +6,10 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from small_cluster import PROMPTS, local_backend, ragged_batch
 from tiny import tiny_policy, tiny_recipe
 from vllm_tiny import NEEDS_VLLM, TOKENIZER, requests, vllm_recipe
 
-from cluster import PROMPTS, local_backend, ragged_batch
 from dapo_cli.backend import in_process
 from dapo_cli.backend.local import LocalBackend
 from dapo_cli.backend.probe import StaleWeights
@@ -40,7 +40,7 @@ def backend(request, in_one_process):
         return in_one_process
     if request.param == "message":
         return request.getfixturevalue("cluster")
-    from cluster import cluster_recipe, running
+    from small_cluster import cluster_recipe, running
 
     placement = {"ipc": "colocated", "nccl": "separate"}[request.param]
     settings = {"placement": placement, "gpus_per_node": torch.cuda.device_count()}
