@@ -79,6 +79,12 @@ def _engines(
     for replica in range(shape.engine_replicas):
         if _shares_gpus(recipe):
             mine = places[replica * shape.gpus_per_replica : (replica + 1) * shape.gpus_per_replica]
+            if len({place.node_id for place in mine}) > 1:
+                raise DapoError(
+                    f"backend.policy_ranks: vLLM replica {replica} would be spread over two nodes: "
+                    f"{sorted({place.node_ip for place in mine})}",
+                    hint="ranks on all GPUs of every node (policy_ranks: null), or placement: separate",
+                )
             affinity = NodeAffinitySchedulingStrategy(mine[0].node_id, soft=False)
             options: dict[str, Any] = {"num_cpus": 0, "num_gpus": 0, "scheduling_strategy": affinity}
             gpus: tuple[int, ...] | None = tuple(place.gpu for place in mine)
