@@ -5,6 +5,7 @@ Everything works over gloo on CPUs and NCCL on GPUs, with any number of ranks.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from datetime import timedelta
 from typing import Any
 
@@ -19,8 +20,11 @@ from torch.distributed.fsdp import (
     fully_shard,
 )
 
+from dapo_cli.errors import UsageError
 from dapo_cli.policy.forward import make_forward_method
 from dapo_cli.recipe.schema import Recipe
+
+_background: list[distributed.ProcessGroup] = []
 
 
 def init_ranks(rank: int, num_ranks: int, address: str, device_type: str, timeout_seconds: float) -> None:
@@ -39,8 +43,21 @@ def init_ranks(rank: int, num_ranks: int, address: str, device_type: str, timeou
 
 def close_ranks() -> None:
     """Leave the process group; a process that does not may abort at its exit."""
+    _background.clear()
     if distributed.is_initialized():
         distributed.destroy_process_group()
+
+
+def background_group() -> distributed.ProcessGroup | None:
+    """The gloo group of saves in the background, whose collectives must not mix with those of training.
+
+    Made by the first call, which all ranks make at once; None where there are no ranks.
+    """
+    if not distributed.is_initialized():
+        return None
+    if not _background:
+        _background.append(distributed.new_group(backend="gloo"))
+    return _background[0]
 
 
 def make_mesh(num_ranks: int, ranks_per_shard_group: int | None, device_type: str) -> DeviceMesh:
@@ -62,17 +79,34 @@ def shard_policy(policy: Any, recipe: Recipe, mesh: DeviceMesh) -> None:
 
     Parameters, gradients and optimizer state stay in the precision the parameters have; the forward and backward run
     in `model.dtype` and gradients are reduced in float32, summed over ranks.
+
+    Raises:
+        UsageError: the architecture has no list of decoder layers.
     """
     compute = getattr(torch, recipe.model.dtype)
     offload = offload_policy(recipe, mesh.device_type)
     precision = MixedPrecisionPolicy(param_dtype=compute, reduce_dtype=torch.float32)
-    for layer in policy.get_decoder().layers:
+    for layer in decoder_layers(policy):
         fully_shard(layer, mesh=mesh, mp_policy=precision, offload_policy=offload)
     whole = MixedPrecisionPolicy(param_dtype=compute, reduce_dtype=torch.float32, output_dtype=torch.float32)
     # By default the root stays gathered after a forward without backward, and would hide a later change of its shards.
     fully_shard(policy, mesh=mesh, mp_policy=whole, offload_policy=offload, reshard_after_forward=True)
     sum_gradients(policy)
     make_forward_method(policy)
+
+
+def decoder_layers(policy: Any) -> Iterable[torch.nn.Module]:
+    """The layers of the decoder, whatever the architecture calls their list.
+
+    Raises:
+        UsageError: there is no such list.
+    """
+    count = policy.config.get_text_config().num_hidden_layers
+    for child in policy.get_decoder().children():
+        if isinstance(child, torch.nn.ModuleList) and len(child) == count:
+            return child
+    kind = type(policy).__name__
+    raise UsageError(f"model.path: {kind} has no list of {count} decoder layers, by which it could be sharded")
 
 
 def offload_policy(recipe: Recipe, device_type: str) -> OffloadPolicy:

@@ -77,7 +77,7 @@ def _unpack_gguf(file: Path, cache: Path) -> Path:
 
     quiet_transformers()
     partial = cache / f".{folder.name}.{os.getpid()}"
-    model = _from_hub(
+    model = from_hub(
         lambda: AutoModelForCausalLM.from_pretrained(file.parent, gguf_file=file.name, dtype=torch.float32), str(file)
     )
     # transformers would otherwise write the folder as if it were still quantised.
@@ -96,7 +96,7 @@ def load_tokenizer(resolved: str, model: Model) -> Any:
     """The tokenizer beside the weights."""
     from transformers import AutoTokenizer
 
-    return _from_hub(lambda: AutoTokenizer.from_pretrained(resolved, revision=model.revision), model.path)
+    return from_hub(lambda: AutoTokenizer.from_pretrained(resolved, revision=model.revision), model.path)
 
 
 def load_model(resolved: str, model: Model, device: torch.device) -> Any:
@@ -119,7 +119,7 @@ def load_model(resolved: str, model: Model, device: torch.device) -> Any:
             output_loading_info=True,
         )
 
-    policy, info = _from_hub(load, model.path)
+    policy, info = from_hub(load, model.path)
     if info["missing_keys"]:
         names = ", ".join(sorted(info["missing_keys"])[:5])
         raise UsageError(f"model.path: {model.path}: these weights are not in the checkpoint: {names}")
@@ -129,7 +129,12 @@ def load_model(resolved: str, model: Model, device: torch.device) -> Any:
     return policy
 
 
-def _from_hub(load: Any, path: str) -> Any:
+def from_hub(load: Any, path: str) -> Any:
+    """What `load` returns.
+
+    Raises:
+        UsageError: transformers cannot load it, said in one line.
+    """
     from safetensors import SafetensorError
 
     try:

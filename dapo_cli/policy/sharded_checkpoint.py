@@ -14,21 +14,20 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor, distributed
+from torch import Tensor
 from torch.distributed.checkpoint.api import CheckpointException
 from torch.distributed.checkpoint.filesystem import FileSystemReader
 from torch.distributed.checkpoint.state_dict_loader import load
 from torch.distributed.checkpoint.state_dict_saver import async_save, save
 
 from dapo_cli.errors import DapoError
+from dapo_cli.policy import fsdp
+from dapo_cli.policy.model import first_line
 from dapo_cli.recipe.schema import Train
 
 FOLDER = "policy"
 _WEIGHTS = "weights."
 _MOMENTS = ("exp_avg", "exp_avg_sq", "step")
-
-_background: list[Any] = []
-"""The process group of saves in the background, once there is one: theirs must not mix with training's collectives."""
 
 
 def save_sharded(folder: Path, policy: torch.nn.Module, optimizer: torch.optim.Optimizer) -> None:
@@ -49,13 +48,10 @@ def start_saving(folder: Path, policy: torch.nn.Module, optimizer: torch.optim.O
     Raises:
         OSError: it cannot be written; raised by the function.
     """
-    group = None
-    if distributed.is_initialized():
-        if not _background:
-            _background.append(distributed.new_group(backend="gloo"))
-        group = _background[0]
-    copied = {key: _host_copy(tensor) for key, tensor in state_of(policy, optimizer).items()}
-    future: Any = async_save(copied, checkpoint_id=folder / FOLDER, process_group=group)
+    with _one_process_is_meant():
+        future: Any = async_save(
+            state_of(policy, optimizer), checkpoint_id=folder / FOLDER, process_group=fsdp.background_group()
+        )
     return lambda: _raising_os_errors(future.result)
 
 
@@ -92,8 +88,11 @@ def read_policy_tensors(folder: Path) -> dict[str, Tensor]:
 
 
 def _load(state: dict[str, Any], folder: Path) -> None:
-    with _one_process_is_meant():
-        load(state, checkpoint_id=folder / FOLDER)
+    try:
+        with _one_process_is_meant():
+            load(state, checkpoint_id=folder / FOLDER)
+    except CheckpointException as error:
+        raise DapoError(f"{folder / FOLDER}: the checkpoint cannot be read: {first_reason(error)}") from error
 
 
 @contextmanager
@@ -131,22 +130,15 @@ def _make_moments(policy: torch.nn.Module, optimizer: torch.optim.Optimizer, sto
 def _stored(folder: Path) -> dict[str, tuple[int, ...]]:
     try:
         metadata = FileSystemReader(folder / FOLDER).read_metadata()
-    except (OSError, EOFError, ValueError) as error:
-        raise DapoError(f"{folder / FOLDER}: the checkpoint cannot be read: {error}") from error
+    except Exception as error:  # what unpickling a damaged file may raise has no common kind
+        raise DapoError(f"{folder / FOLDER}: the checkpoint cannot be read: {first_line(error)}") from error
     return {key: tuple(entry.size) for key, entry in metadata.state_dict_metadata.items() if hasattr(entry, "size")}
 
 
-def _host_copy(tensor: Tensor) -> Tensor:
-    """A copy in host memory, of this rank's part where the tensor is sharded."""
-    from torch.distributed.tensor import DTensor
-
-    if not isinstance(tensor, DTensor):
-        return tensor.detach().to("cpu", copy=True)
-    local = tensor.to_local().detach().to("cpu", copy=True)
-    mesh = tensor.device_mesh
-    if mesh.device_type != "cpu":
-        mesh = distributed.device_mesh.DeviceMesh("cpu", mesh.mesh, mesh_dim_names=mesh.mesh_dim_names)
-    return DTensor.from_local(local, mesh, tensor.placements, shape=tensor.shape, stride=tensor.stride())
+def first_reason(error: CheckpointException) -> str:
+    """What stood in the way on the first of the ranks that failed, in one line."""
+    failures = [failure[0] for failure in error.failures.values()]
+    return first_line(failures[0]) if failures else first_line(error)
 
 
 def _raising_os_errors(write: Callable[[], object]) -> None:
@@ -154,7 +146,6 @@ def _raising_os_errors(write: Callable[[], object]) -> None:
     try:
         write()
     except CheckpointException as error:
-        causes = [str(failure[0]) for failure in error.failures.values()]
-        raise OSError(causes[0] if causes else str(error)) from error
+        raise OSError(first_reason(error)) from error
     except RuntimeError as error:
-        raise OSError(str(error).strip().splitlines()[0]) from error
+        raise OSError(first_line(error)) from error

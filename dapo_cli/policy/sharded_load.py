@@ -2,21 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import json
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import torch
+from torch.distributed.checkpoint.api import CheckpointException
 from torch.distributed.checkpoint.hf_storage import HuggingFaceStorageReader
 from torch.distributed.checkpoint.state_dict_loader import load
 from torch.distributed.device_mesh import DeviceMesh
 
 from dapo_cli.errors import UsageError
 from dapo_cli.policy import attention, fsdp
-from dapo_cli.policy.model import first_line, prepare_policy, probe_packing
+from dapo_cli.policy.model import first_line, from_hub, prepare_policy, probe_packing
+from dapo_cli.policy.sharded_checkpoint import first_reason
 from dapo_cli.recipe.schema import Recipe
 
 _WANTED_FILES = ["*.safetensors", "*.json", "*.jinja", "*.txt", "*.model"]
+_INDEX = "model.safetensors.index.json"
+# A probe of a wide layer takes gigabytes on every rank, most of them in what does not mix tokens.
+_PROBE_WIDTH = 512
 
 
 def local_model_folder(resolved: str, revision: str | None) -> Path:
@@ -33,7 +39,7 @@ def local_model_folder(resolved: str, revision: str | None) -> Path:
 
     try:
         return Path(snapshot_download(resolved, revision=revision, allow_patterns=_WANTED_FILES))
-    except (OSError, ValueError) as error:
+    except Exception as error:  # no network, no such model, a full disk, a proxy: what it raises has no common kind
         raise UsageError(
             f"model.path: {resolved}: cannot be downloaded: {first_line(error)}",
             hint="HF_HOME names the cache, HF_TOKEN opens gated models; a local folder works as model.path too",
@@ -65,15 +71,24 @@ def load_sharded_policy(folder: Path, recipe: Recipe, mesh: DeviceMesh, device: 
 
 
 def empty_policy(folder: Path, recipe: Recipe) -> Any:
-    """The policy's modules without memory, on the meta device, in float32, with adapters where the recipe has them."""
+    """The policy's modules without memory, on the meta device, in float32, with adapters where the recipe has them.
+
+    Raises:
+        UsageError: transformers cannot make it, or it cannot attend packed.
+    """
     from transformers import AutoConfig, AutoModelForCausalLM, GenerationConfig
 
     attention.register()
-    config = AutoConfig.from_pretrained(folder)
-    with torch.device("meta"):
-        policy = AutoModelForCausalLM.from_config(config, dtype=torch.float32, attn_implementation=attention.NAME)
-    if (folder / "generation_config.json").is_file():
-        policy.generation_config = GenerationConfig.from_pretrained(folder)
+
+    def make() -> Any:
+        config = AutoConfig.from_pretrained(folder)
+        with torch.device("meta"):
+            policy = AutoModelForCausalLM.from_config(config, dtype=torch.float32, attn_implementation=attention.NAME)
+        if (folder / "generation_config.json").is_file():
+            policy.generation_config = GenerationConfig.from_pretrained(folder)
+        return policy
+
+    policy = from_hub(make, recipe.model.path)
     prepare_policy(policy, recipe.model)
     if recipe.model.lora is not None:
         from dapo_cli.policy.lora import add_adapters
@@ -83,7 +98,9 @@ def empty_policy(folder: Path, recipe: Recipe) -> Any:
 
 
 def probe_architecture(config: Any, recipe: Recipe) -> None:
-    """Check that this architecture attends packed, on a random model of one layer: sharded weights are not needed.
+    """Check that this architecture attends packed, on a random model with one layer of each kind.
+
+    Whether sequences leak is a matter of the architecture, not of the weights, which are sharded.
 
     Raises:
         DapoError: its packed forward differs from its own.
@@ -93,10 +110,13 @@ def probe_architecture(config: Any, recipe: Recipe) -> None:
     from transformers import AutoModelForCausalLM
 
     small = copy.deepcopy(config)
-    small.num_hidden_layers = 1
-    small.vocab_size = min(config.vocab_size, 512)
+    kinds = list(dict.fromkeys(getattr(small, "layer_types", None) or ["full_attention"]))
+    small.num_hidden_layers = len(kinds)
     if getattr(small, "layer_types", None):
-        small.layer_types = small.layer_types[:1]
+        small.layer_types = kinds
+    for name in ("vocab_size", "intermediate_size"):
+        if isinstance(getattr(small, name, None), int):
+            setattr(small, name, min(getattr(small, name), _PROBE_WIDTH))
     for name in ("bos_token_id", "eos_token_id", "pad_token_id"):
         setattr(small, name, None)
     with torch.random.fork_rng(devices=[]):
@@ -110,21 +130,50 @@ def read_weights(policy: Any, folder: Path, recipe: Recipe) -> None:
     """Fill every parameter and persistent buffer from the .safetensors files, each rank its own part.
 
     Raises:
-        UsageError: some are not in the files, or there are no such files.
+        UsageError: a file is missing or damaged, or does not hold a weight, or holds another one by its name.
     """
-    if not any(folder.glob("*.safetensors")):
-        raise UsageError(f"model.path: {recipe.model.path}: no .safetensors file in {folder}")
+    where = f"model.path: {recipe.model.path}"
+    _check_files(folder, where)
     reader = HuggingFaceStorageReader(str(folder))
-    try:
-        stored = reader.read_metadata().state_dict_metadata
-    except (OSError, ValueError) as error:
-        raise UsageError(f"model.path: {recipe.model.path}: cannot be loaded: {first_line(error)}") from error
     wanted = dict(_base_tensors(policy))
-    missing = sorted(set(wanted) - set(stored))
+    _check_tensors(wanted, reader.read_metadata().state_dict_metadata, where)
+    try:
+        load(wanted, storage_reader=reader)
+    except CheckpointException as error:
+        raise UsageError(f"{where}: cannot be loaded: {first_reason(error)}") from error
+
+
+def _check_files(folder: Path, where: str) -> None:
+    """Refuse by name what is missing of the .safetensors files, or cannot be opened: a download cut short."""
+    from safetensors import SafetensorError, safe_open
+
+    files = {file.name: file for file in sorted(folder.glob("*.safetensors"))}
+    if not files:
+        raise UsageError(f"{where}: no .safetensors file in {folder}")
+    try:
+        for name in files:
+            with safe_open(files[name], framework="pt"):
+                pass
+        name = _INDEX
+        index = json.loads((folder / name).read_text()) if (folder / name).is_file() else {}
+        missing = sorted(set(index.get("weight_map", {}).values()) - files.keys())
+    except (OSError, ValueError, AttributeError, SafetensorError) as error:
+        raise UsageError(f"{where}: {folder / name}: cannot be read: {first_line(error)}") from error
     if missing:
-        names = ", ".join(missing[:5])
-        raise UsageError(f"model.path: {recipe.model.path}: these weights are not in the checkpoint: {names}")
-    load(wanted, storage_reader=HuggingFaceStorageReader(str(folder)))
+        raise UsageError(f"{where}: {folder}: {missing[0]} is missing, which {_INDEX} names")
+
+
+def _check_tensors(wanted: Mapping[str, torch.Tensor], stored: Mapping[str, Any], where: str) -> None:
+    """Refuse what would be read wrongly or not at all: the reader casts any number to any other in silence."""
+    missing = sorted(wanted.keys() - stored.keys())
+    if missing:
+        raise UsageError(f"{where}: these weights are not in the checkpoint: {', '.join(missing[:5])}")
+    for name, tensor in wanted.items():
+        shape, dtype = tuple(stored[name].size), stored[name].properties.dtype
+        if shape != tuple(tensor.shape):
+            raise UsageError(f"{where}: {name} is {shape} in the checkpoint, {tuple(tensor.shape)} by its config")
+        if tensor.is_floating_point() and (not dtype.is_floating_point or dtype.itemsize < 2):
+            raise UsageError(f"{where}: {name} is {dtype} in the checkpoint: quantised weights cannot be trained")
 
 
 def _base_tensors(policy: Any) -> Iterator[tuple[str, torch.Tensor]]:

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
+import multiprocessing
 import socket
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +14,7 @@ import numpy as np
 import torch
 import torch.multiprocessing
 from tiny import fixed_batch, tiny_recipe
+from torch.distributed.device_mesh import DeviceMesh
 
 from dapo_cli.policy import fsdp, sharded_checkpoint
 from dapo_cli.policy.batch import Batch
@@ -24,12 +28,20 @@ from dapo_cli.recipe.schema import Recipe
 DENOMINATORS = ("minibatch", "group", "sequence", "microbatch")
 LORA = {"rank": 2, "alpha": 8.0, "targets": ["q_proj", "down_proj"]}
 CPU = torch.device("cpu")
+_PRELOADED = [
+    "dapo_cli.policy.sharded_load",
+    "dapo_cli.policy.update",
+    "torch.distributed.checkpoint",
+    "transformers.models.llama.modeling_llama",
+    "peft",
+]
 
 
 def recipe_of(denominator: str = "minibatch", model: dict[str, Any] | None = None, **backend: Any) -> Recipe:
-    """Packs of 16 tokens, so that ranks have unequal numbers of them."""
+    """Packs of 16 tokens, so that ranks have unequal numbers of them; every gradient is clipped."""
     emulated = {"ranks": 2, "tokens_per_microbatch": 40} if denominator == "microbatch" else None
     train = {"tokens_per_microbatch": 16, "loss_denominator": denominator, "emulated_partition": emulated}
+    train |= {"max_grad_norm": 0.1}
     return tiny_recipe(train=train, model={"path": "toy"} | (model or {}), backend={"kind": "ray"} | backend)
 
 
@@ -40,11 +52,19 @@ def batch_of(size: str) -> Batch:
 
 def start(num_ranks: int, check: Any, folder: Path, *arguments: Any) -> Any:
     """Run `check(rank, num_ranks, folder, *arguments)` on ranks of their own; what rank 0 returned."""
+    port = _free_port()
+    # Processes are forked from one that has imported what all of them need, which takes most of a fresh one's start.
+    multiprocessing.set_forkserver_preload(_PRELOADED)
+    torch.multiprocessing.start_processes(
+        _run, (num_ranks, port, check, folder, arguments), nprocs=num_ranks, start_method="forkserver"
+    )
+    return torch.load(folder / "result.pt", weights_only=False)
+
+
+def _free_port() -> int:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    torch.multiprocessing.spawn(_run, (num_ranks, port, check, folder, arguments), nprocs=num_ranks)
-    return torch.load(folder / "result.pt", weights_only=False)
+        return int(probe.getsockname()[1])
 
 
 def _run(rank: int, num_ranks: int, port: int, check: Any, folder: Path, arguments: tuple[Any, ...]) -> None:
@@ -54,6 +74,16 @@ def _run(rank: int, num_ranks: int, port: int, check: Any, folder: Path, argumen
     if rank == 0:
         torch.save(result, folder / "result.pt")
     fsdp.close_ranks()
+
+
+@contextmanager
+def one_rank() -> Iterator[DeviceMesh]:
+    """The mesh of a process group of this process alone."""
+    fsdp.init_ranks(0, 1, f"tcp://127.0.0.1:{_free_port()}", "cpu", 60)
+    try:
+        yield fsdp.make_mesh(1, None, "cpu")
+    finally:
+        fsdp.close_ranks()
 
 
 def load(recipe: Recipe, num_ranks: int, folder: Path) -> Any:
@@ -72,6 +102,17 @@ def gradient(policy: Any) -> torch.Tensor:
 def weights(policy: Any) -> dict[str, torch.Tensor]:
     """Copies of all weights, whole."""
     return {name: tensor.clone() for name, tensor in policy_weights(policy, torch.float32)}
+
+
+def trained(policy: Any) -> dict[str, torch.Tensor]:
+    """Copies of the trained parameters, whole."""
+    return {name: whole(each.detach()).clone() for name, each in policy.named_parameters() if each.requires_grad}
+
+
+def state(policy: Any, optimizer: torch.optim.Optimizer) -> dict[str, torch.Tensor]:
+    """Copies of all that a checkpoint holds, whole."""
+    found = sharded_checkpoint.state_of(policy, optimizer)
+    return {key: whole(tensor).clone() for key, tensor in found.items()}
 
 
 def gradients_of_everything(rank: int, num_ranks: int, folder: Path) -> dict[Any, Any]:
@@ -109,15 +150,21 @@ def variants(rank: int, num_ranks: int, folder: Path) -> dict[str, Any]:
         metrics, grads = accumulate_gradients(policy, share, recipe), gradient(policy)
         optimizer = make_optimizer(policy, recipe.train)
         update(policy, optimizer, share, 1e-2, recipe)
-        states = [state["exp_avg"] for state in optimizer.state.values()]
+        moments = [each["exp_avg"] for each in optimizer.state.values()]
+        after = weights(policy)
+        saved = trained(policy)
+        finish = sharded_checkpoint.start_saving(folder / name, policy, optimizer)
+        update(policy, optimizer, share, 1e-2, recipe)
+        finish()
         found[name] = {
             "metrics": metrics,
             "gradient": grads,
-            "weights": weights(policy),
+            "weights": after,
+            "saved": saved,
             "trained": {str(each.dtype) for each in policy.parameters() if each.requires_grad},
             "frozen": {str(each.dtype) for each in policy.parameters() if not each.requires_grad},
-            "moments": {str(each.dtype) for each in states},
-            "moment numbers": sum(each.numel() for each in states),
+            "moments": {str(each.dtype) for each in moments},
+            "moment numbers": sum(each.numel() for each in moments),
         }
     return found
 
@@ -141,12 +188,12 @@ def updates_and_checkpoints(rank: int, num_ranks: int, folder: Path, saved: Path
     else:
         for _ in range(3):
             update(policy, optimizer, share, 1e-2, recipe)
-    before = weights(policy)
+    before = state(policy, optimizer)
     finish = sharded_checkpoint.start_saving(folder / f"async-{num_ranks}", policy, optimizer)
     sharded_checkpoint.save_sharded(folder / f"sync-{num_ranks}", policy, optimizer)
     poisoned = dataclasses.replace(share, weights=np.full_like(share.weights, np.nan) if rank == 0 else share.weights)
     skipped = update(policy, optimizer, poisoned, 1e-2, recipe)
-    unchanged = all(torch.equal(before[name], tensor) for name, tensor in weights(policy).items())
+    unchanged = all(torch.equal(before[key], tensor) for key, tensor in state(policy, optimizer).items())
     metrics = update(policy, optimizer, share, 1e-2, recipe)
     finish()
     return {"before": before, "next": metrics, "skipped": skipped, "unchanged": unchanged}
