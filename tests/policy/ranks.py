@@ -166,7 +166,19 @@ def variants(rank: int, num_ranks: int, folder: Path) -> dict[str, Any]:
             "moments": {str(each.dtype) for each in moments},
             "moment numbers": sum(each.numel() for each in moments),
         }
+    found["bfloat16 of one microbatch"] = bfloat16_summed_over_ranks(rank, num_ranks, folder)
     return found
+
+
+def bfloat16_summed_over_ranks(rank: int, num_ranks: int, folder: Path) -> torch.Tensor:
+    """The gradient of one micro-batch on every rank, computed in bfloat16."""
+    recipe = recipe_of(model={"dtype": "bfloat16"})
+    recipe = recipe.model_copy(update={"train": recipe.train.model_copy(update={"tokens_per_microbatch": 64})})
+    share = shares(batch_of("many"), num_ranks, recipe.train)[rank]
+    assert share.num_microbatches == 1
+    policy = load(recipe, num_ranks, folder)
+    accumulate_gradients(policy, share, recipe)
+    return gradient(policy)
 
 
 @torch.no_grad()

@@ -108,6 +108,13 @@ def test_bfloat16_computes_over_float32_masters_and_moments(on_four_ranks, polic
     assert found["trained"] == found["moments"] == {"torch.float32"}
 
 
+def test_bfloat16_gradients_are_summed_over_ranks_in_float32(on_four_ranks):
+    grads = on_four_ranks["bfloat16 of one microbatch"]
+    nonzero = grads[grads != 0]
+    # Each rank's gradient has 8 significant bits; their sum in float32 nearly always has more.
+    assert (nonzero != nonzero.bfloat16().float()).float().mean() > 0.5
+
+
 @pytest.mark.parametrize("variant", ["lora", "lora bfloat16"])
 def test_only_adapters_are_trained_and_only_they_have_moments(on_four_ranks, policy, variant):
     found = on_four_ranks[variant]
