@@ -5,6 +5,7 @@ import pytest
 import torch
 from tiny import VOCAB, tiny_policy, tiny_recipe
 
+from dapo_cli.backend import probe
 from dapo_cli.backend.probe import StaleWeights, compare, perturbed, policy_logprobs, probe_sequences, prove
 from dapo_cli.policy.lora import add_adapters
 from dapo_cli.recipe.schema import Lora
@@ -90,6 +91,18 @@ def test_a_perturbation_changes_every_tensor_and_is_undone_bit_for_bit(adapters)
     with perturbed(policy):
         assert not any(torch.equal(before[name], tensor) for name, tensor in policy.named_parameters())
     assert all(torch.equal(before[name], tensor) for name, tensor in policy.named_parameters())
+
+
+def test_a_large_tensor_is_perturbed_in_pieces_and_none_is_left_out(monkeypatch):
+    monkeypatch.setattr(probe, "_PERTURBED_AT_ONCE", 40)  # two rows of 16
+    policy = tiny_policy()
+    before = policy.lm_head.weight.detach().clone()
+    with perturbed(policy):
+        changed = policy.lm_head.weight.detach() / before - 1
+    # 5% of the cosines of 0, 1, ..., 31 radians, anew for every piece.
+    wave = 0.05 * torch.cos(torch.arange(32.0)).reshape(2, 16)
+    torch.testing.assert_close(changed, wave.repeat(len(before) // 2, 1), rtol=0, atol=1e-6)
+    assert torch.equal(policy.lm_head.weight, before)
 
 
 def test_an_engine_that_takes_everything_passes_and_follows():

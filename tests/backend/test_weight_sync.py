@@ -10,11 +10,20 @@ from small_cluster import PROMPTS, local_backend, ragged_batch
 from tiny import tiny_policy, tiny_recipe
 from vllm_tiny import NEEDS_VLLM, TOKENIZER, requests, vllm_recipe
 
-from dapo_cli.backend import in_process
+from dapo_cli.backend import in_process, ray_session
 from dapo_cli.backend.local import LocalBackend
 from dapo_cli.backend.probe import StaleWeights
-from dapo_cli.backend.weight_sync import BUCKET_BYTES, MessageSender, WeightSync, buckets, transport_for
-from dapo_cli.policy.weights import policy_weights, weight_shapes
+from dapo_cli.backend.weight_sync import (
+    BUCKET_BYTES,
+    MessageSender,
+    RayEngineClient,
+    WeightSync,
+    _vllm_source,
+    buckets,
+    ipc_buffer_bytes,
+    transport_for,
+)
+from dapo_cli.policy.weights import TensorShape, policy_weights
 
 NEEDS_CUDA = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs CUDA: benchmarks/device_check.sh")
 TRANSPORTS = [
@@ -133,13 +142,69 @@ def test_ranks_other_than_the_first_say_nothing():
     assert client.taken == {}
 
 
-def test_what_is_known_before_agrees_with_what_is_sent_and_floats_are_cast():
+@pytest.mark.parametrize("tied", [False, True])
+@pytest.mark.vllm
+def test_vllms_own_transports_are_told_the_whole_model_and_get_it_in_that_order(tied):
+    pytest.importorskip("vllm.distributed.weight_transfer.base")
     policy = tiny_policy()
-    sent = list(policy_weights(policy, torch.bfloat16))
-    assert [(name, tensor.dtype, tuple(tensor.shape)) for name, tensor in sent] == [
-        tuple(shape) for shape in weight_shapes(policy, torch.bfloat16)
-    ]
-    assert {tensor.dtype for _, tensor in sent} == {torch.bfloat16}
+    if tied:
+        policy.config.tie_word_embeddings = True
+        policy.tie_weights()
+    source = _vllm_source(
+        WeightSync(policy, tiny_recipe(model={"path": "toy", "dtype": "bfloat16"}), "message", Recorder(), rank=0)
+    )
+    told = {meta.name: (meta.dtype, meta.shape) for meta in source.metadata()}
+    # vLLM's own check of the order: embeddings, two layers of 9 weights, norm and head.
+    groups = list(source.iter_groups())
+    assert [names[0] for names, _ in groups][::3] == ["model.embed_tokens.weight", "model.norm.weight"]
+    sent = {name: tensor for names, tensors in groups for name, tensor in zip(names, tensors, strict=True)}
+    assert told == {name: (tensor.dtype, tuple(tensor.shape)) for name, tensor in sent.items()}
+    assert len(told) == 2 * 9 + 3
+    assert {dtype for dtype, _ in told.values()} == {torch.bfloat16}
+
+
+class Method:
+    """A remote method that notes what it is called with."""
+
+    def __init__(self, calls, name):
+        self.calls, self.name = calls, name
+
+    def remote(self, *arguments):
+        self.calls.append((self.name, *arguments))
+
+
+class Replica:
+    """An actor that does nothing."""
+
+    def __init__(self):
+        self.calls = []
+
+    def __getattr__(self, name):
+        return Method(self.calls, name)
+
+
+def test_replicas_get_ranks_one_after_the_other_and_the_version(monkeypatch):
+    monkeypatch.setattr(ray_session, "gather", lambda refs, names, what, timeout_seconds: [])
+    replicas = [Replica(), Replica(), Replica()]
+    client = RayEngineClient(replicas, gpus_per_replica=2, timeout_seconds=1.0)
+    assert client.num_workers == 6
+    client.init_weight_transfer_engine({"rank_offset": 1, "world_size": 7})
+    client.policy_version = 5
+    client.start_weight_update()
+    client.finish_weight_update()
+    # Rank 0 sends; two workers in each replica.
+    for replica, offset in zip(replicas, (1, 3, 5), strict=True):
+        assert replica.calls == [
+            ("init_weight_transfer_engine", {"rank_offset": offset, "world_size": 7}),
+            ("start_weight_update",),
+            ("finish_weight_update", "5"),
+        ]
+
+
+def test_the_shared_buffer_holds_the_largest_tensor_whatever_the_bucket():
+    shapes = [TensorShape("a", torch.bfloat16, (10, 10)), TensorShape("b", torch.float32, (30,))]
+    assert ipc_buffer_bytes(shapes, 64) == 200  # 2 bytes x 100
+    assert ipc_buffer_bytes(shapes, 1000) == 1000
 
 
 def test_a_tensor_larger_than_a_bucket_travels_alone():
