@@ -71,10 +71,18 @@ class Verdict:
     """What the scorer said about one response."""
 
     score: float
-    """+1 right, -1 otherwise (paper, equation 7); no length term."""
+    """+1 right, -1 otherwise (paper, equation 7); a scorer of the user's own may give others; no length term."""
     outcome: Outcome
+    """verifier_error: there is no verdict, and a rollout without one is not trained on."""
     prediction: str | None
     """The extracted and normalised answer; None when there was none."""
+    error: str | None = None
+    """Why the scorer gave no verdict; kept where `reward.on_verifier_error` then calls the answer wrong."""
+
+    @property
+    def failed(self) -> bool:
+        """Whether the scorer itself failed, whatever the recipe makes of it."""
+        return self.outcome == "verifier_error" or self.error is not None
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -109,6 +117,11 @@ class Rollout:
         return self.verdict
 
     @property
+    def judged(self) -> bool:
+        """Whether there is a verdict to train on."""
+        return self.scored.outcome != "verifier_error"
+
+    @property
     def reward(self) -> float:
         """Score plus overlong penalty: what the advantage is computed from."""
         return self.scored.score + self.overlong_penalty
@@ -127,3 +140,8 @@ class RolloutGroup:
     def num_correct(self) -> int:
         """How many of the group's answers are right."""
         return sum(rollout.correct for rollout in self.rollouts)
+
+    @property
+    def num_judged(self) -> int:
+        """How many of the group's rollouts have a verdict to train on."""
+        return sum(rollout.judged for rollout in self.rollouts)

@@ -26,7 +26,7 @@ from dapo_cli.evaluation.samples import (
     write_json,
 )
 from dapo_cli.recipe.schema import Reward
-from dapo_cli.reward.scoring import score_group
+from dapo_cli.reward.scoring import score_in_order
 from dapo_cli.rollout.seeds import rollout_seed
 from dapo_cli.types import Problem, RolloutGroup, RolloutRequest
 
@@ -60,8 +60,10 @@ def evaluate(
         _refuse_foreign(folder, samples, problems, settings)
     done = len(samples) // settings.samples
     _report_progress(progress, done, len(problems))
-    for group in generate(_requests(problems, settings)[done:]):
-        scored = score_group(group, reward, settings.sampling.max_response_tokens)
+    # Whatever training does about a failed verdict, an evaluation shows it.
+    shown = reward.model_copy(update={"on_verifier_error": "exclude"})
+    groups = generate(_requests(problems, settings)[done:])
+    for scored in score_in_order(groups, shown, settings.sampling.max_response_tokens):
         records = _records(scored, problems[done][0], settings)
         if folder is not None:
             append_samples(folder / SAMPLES, records)

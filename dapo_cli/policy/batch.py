@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
+from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -107,11 +108,12 @@ def build_batch(groups: Sequence[RolloutGroup], recipe: Recipe) -> Batch:
     """Rewards become advantages within each group, and rollouts become flat arrays; `groups` must not be empty.
 
     With `reward.overlong_filter` a truncated rollout still counts in its group's mean and standard deviation, but
-    carries no loss.
+    carries no loss. A rollout without a verdict counts in neither and carries no loss.
     """
     rollouts = [rollout for group in groups for rollout in group.rollouts]
+    judged = np.array([rollout.judged for rollout in rollouts])
     rewards = np.array([[rollout.reward for rollout in group.rollouts] for group in groups])  # [P, G]
-    advantages = group_advantages(rewards, recipe.advantage.normalize)
+    advantages = _advantages_of_judged(rewards, judged.reshape(rewards.shape), recipe.advantage.normalize)
     pieces = [ids for group in groups for r in group.rollouts for ids in (group.prompt_ids, r.response_ids)]
     truncated = np.array([rollout.finish_reason == "length" for rollout in rollouts])
     sizes = [len(group.rollouts) for group in groups]
@@ -121,9 +123,24 @@ def build_batch(groups: Sequence[RolloutGroup], recipe: Recipe) -> Batch:
         response_lengths=np.array([len(rollout.response_ids) for rollout in rollouts], dtype=np.int32),
         groups=np.repeat(np.arange(len(groups)), sizes).astype(np.int32),
         advantages=advantages.reshape(-1),
-        in_loss=~truncated if recipe.reward.overlong_filter else np.ones(len(rollouts), dtype=bool),
+        in_loss=judged & ~truncated if recipe.reward.overlong_filter else judged,
         rollout_logprobs=np.concatenate([rollout.rollout_logprobs for rollout in rollouts]),
     )
+
+
+def _advantages_of_judged(
+    rewards: npt.NDArray[np.float64],  # [P, G]
+    judged: npt.NDArray[np.bool_],  # [P, G]
+    normalize: Literal["group_std", "none"],
+) -> npt.NDArray[np.float32]:  # [P, G]
+    """Advantages within the judged rollouts of each group; 0 for the others, and where fewer than two are left."""
+    if judged.all():
+        return group_advantages(rewards, normalize)
+    advantages = np.zeros(rewards.shape, np.float32)
+    for row, mask in enumerate(judged):
+        if mask.sum() > 1:
+            advantages[row, mask] = group_advantages(rewards[row, mask][None], normalize)[0]
+    return advantages
 
 
 def dummy_pack() -> Batch:

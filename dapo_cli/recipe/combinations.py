@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import difflib
 import re
 from collections.abc import Iterator
 
 from dapo_cli.recipe.cluster_rules import CLUSTER_RULES, idle_parts
 from dapo_cli.recipe.contradiction import Problem, Rule
 from dapo_cli.recipe.schema import Recipe
+from dapo_cli.recipe.scorers import ANSWER_LINE, BOX, READS, forms_read, is_own_scorer, scorer_names
 
 NAMED_TEMPLATES = ("dapo", "problem")
 
@@ -77,6 +79,35 @@ def _top_p(recipe: Recipe) -> Iterator[Problem]:
 def _stop_strings(recipe: Recipe) -> Iterator[Problem]:
     if "" in recipe.rollout.stop_strings:
         yield Problem(("rollout.stop_strings",), "an empty text would end every response at once", "remove it")
+
+
+def _scorer(recipe: Recipe) -> Iterator[Problem]:
+    names = scorer_names(recipe.reward.scorer)
+    if not names or len(set(names)) < len(names):
+        yield Problem(("reward.scorer",), "a list of scorers is not empty and has none twice", "name each once")
+    for name in names:
+        if name not in READS and not is_own_scorer(name):
+            close = difflib.get_close_matches(name, READS, n=1)
+            yield Problem(
+                ("reward.scorer",),
+                f"{name!r} is neither {', '.join(READS)} nor module:function",
+                f"did you mean {close[0]}?" if close else "name one of them",
+            )
+
+
+def _prompt_and_scorer(recipe: Recipe) -> Iterator[Problem]:
+    """A prompt that asks for one form of an answer, and a scorer that reads only the other."""
+    template = recipe.prompt.template
+    asked = [form for form in (ANSWER_LINE, BOX) if form.lower() in template.lower()]
+    asked = {"dapo": [ANSWER_LINE], "boxed": [BOX]}.get(template, asked)
+    read = forms_read(recipe.reward.scorer)
+    if asked and read and not set(asked) & set(read):
+        fitting = [name for name, forms in READS.items() if asked[0] in forms]
+        yield Problem(
+            ("reward.scorer", "prompt.template"),
+            f"the prompt asks for {asked[0]} and the scorer reads only {read[0]}: every answer would be missed",
+            f"use one of {', '.join(fitting)}, or another template",
+        )
 
 
 def _overlong_buffer(recipe: Recipe) -> Iterator[Problem]:
@@ -207,6 +238,8 @@ RULES: tuple[Rule, ...] = (
     _group_size,
     _top_p,
     _stop_strings,
+    _scorer,
+    _prompt_and_scorer,
     _overlong_buffer,
     _accepted_band,
     _drawn_problems,

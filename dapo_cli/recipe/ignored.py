@@ -9,6 +9,7 @@ from dapo_cli.recipe.contradiction import Problem
 from dapo_cli.recipe.keys import leaf_values
 from dapo_cli.recipe.origins import DEFAULT, Origin
 from dapo_cli.recipe.schema import Recipe
+from dapo_cli.recipe.scorers import needs_workers, scorer_names
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +56,13 @@ IGNORED = (
         lambda recipe: recipe.prompt.format == "plain" and not recipe.prompt.few_shot,
         "there are no few_shot examples to separate",
         "remove it, or add few_shot",
+    ),
+    Ignored(
+        tuple(f"reward.{key}" for key in ("on_verifier_error", "workers", "time_limit_seconds", "memory_limit_bytes")),
+        "reward.scorer",
+        lambda recipe: not any(needs_workers(name) for name in scorer_names(recipe.reward.scorer)),
+        "only math_verify and a scorer of your own can take long or fail",
+        "remove it",
     ),
     Ignored(
         ("reward.overlong_penalty_factor",),

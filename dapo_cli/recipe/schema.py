@@ -2,7 +2,8 @@
 
 A key that is not here is refused, and every key here is read by some stage. Ranges that concern one key are on the
 field; rules that concern several are in `combinations.py`. The description of a field is what editors and
-docs/recipe.md show. Where a run takes place and what is kept of it: `schema_run.py`.
+docs/recipe.md show. How responses are judged: `schema_reward.py`. Where a run takes place and what is kept of it:
+`schema_run.py`.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from typing import Any, Literal
 
 from pydantic import Field
 
+from dapo_cli.recipe.schema_reward import Reward
 from dapo_cli.recipe.schema_run import Backend, Checkpoint, Eval, Preflight, Tracking
 from dapo_cli.recipe.section import NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt, Section
 
@@ -163,25 +165,6 @@ class Rollout(Section):
         "lowering quality.",
     )
     seed: NonNegativeInt = Field(default=0, description="Seed of the run; each rollout's own is hashed from it.")
-
-
-class Reward(Section):
-    """How a response is judged."""
-
-    scorer: Literal["dapo"] = Field(
-        default="dapo", description="dapo: the public rule of May 2025, +1 right and -1 wrong."
-    )
-    response_prefix: str = Field(
-        default="",
-        description="Text put before the response when scoring, for prompts that end with the answer's first words.",
-    )
-    overlong_penalty_factor: NonNegativeFloat = Field(
-        default=1.0, description="Largest soft overlong punishment; 0 is off."
-    )
-    overlong_buffer_length: NonNegativeInt = Field(
-        default=0, description="Tokens before the limit over which the punishment grows from 0; 0 is off."
-    )
-    overlong_filter: bool = Field(default=False, description="Truncated rollouts carry no loss.")
 
 
 class DynamicSampling(Section):

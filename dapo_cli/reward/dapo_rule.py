@@ -56,7 +56,7 @@ def score(response: str, ground_truth: str) -> Verdict:
     whatever the strings hold.
 
     >>> score("3 + 4 is seven.\\nAnswer: $7$", "7")
-    Verdict(score=1.0, outcome='right', prediction='7')
+    Verdict(score=1.0, outcome='right', prediction='7', error=None)
     """
     answer = extract(response)
     if answer is None:

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from dapo_cli.algorithm.dynamic_sampling import accepted
 from dapo_cli.dataset.stream import ProblemStream
 from dapo_cli.recipe.schema import Recipe
-from dapo_cli.reward.scoring import score_group
+from dapo_cli.reward.scoring import PendingGroup, submit_group
 from dapo_cli.rollout.prompts import RenderedPrompt
 from dapo_cli.rollout.seeds import rollout_seed
 from dapo_cli.types import Problem, RolloutGroup, RolloutRequest, Sampling
@@ -38,6 +38,14 @@ class StepGroups:
     """Everything sampled for the step, kept or not."""
     exhausted: bool
     """The bound on drawn problems was reached before the step was full."""
+
+
+@dataclass(slots=True)
+class _UnderWay:
+    """Groups on their way, both in the order of submission."""
+
+    generating: deque[Iterator[RolloutGroup]] = field(default_factory=deque)
+    scoring: deque[PendingGroup] = field(default_factory=deque)
 
 
 class Collector:
@@ -85,7 +93,7 @@ class Collector:
 
     def sample(self, count: int) -> list[RolloutGroup]:
         """Scored groups of the next `count` problems, whatever they are worth."""
-        pending: deque[Iterator[RolloutGroup]] = deque()
+        pending = _UnderWay()
         self._submit(pending, count)
         return [self._next_scored(pending) for _ in range(count)]
 
@@ -97,7 +105,7 @@ class Collector:
         batch = settings.problems_per_batch if whole_batches and settings.problems_per_batch else wanted
         kept: list[RolloutGroup] = []
         drawn: list[RolloutGroup] = []
-        pending: deque[Iterator[RolloutGroup]] = deque()
+        pending = _UnderWay()
         submitted = self._submit(pending, min(batch, bound))
         while len(drawn) < submitted:
             group = self._next_scored(pending)
@@ -111,21 +119,35 @@ class Collector:
         # Only whole batches can overshoot; that surplus is discarded, as in the paper's recipes.
         return StepGroups(tuple(kept[:wanted]), tuple(drawn), exhausted=len(kept) < wanted)
 
-    def _submit(self, pending: deque[Iterator[RolloutGroup]], count: int) -> int:
+    def _submit(self, pending: _UnderWay, count: int) -> int:
         requests = [self.request(index, problem) for index, problem in self.stream.take(count)]
-        pending.append(self._generator.generate(requests))
+        pending.generating.append(self._generator.generate(requests))
         return count
 
-    def _next_scored(self, pending: deque[Iterator[RolloutGroup]]) -> RolloutGroup:
-        self._check_stop()
+    def _next_scored(self, pending: _UnderWay) -> RolloutGroup:
+        """The next group in the order of submission; while its verdicts are on their way, others are generated."""
         while True:
-            group = next(pending[0], None)
+            if pending.scoring and pending.scoring[0].done():
+                return pending.scoring.popleft().result()
+            self._check_stop()
+            group = self._next_generated(pending)
+            if group is None:
+                return pending.scoring.popleft().result()
+            limit = self.recipe.rollout.max_response_tokens
+            pending.scoring.append(submit_group(group, self.recipe.reward, limit))
+
+    def _next_generated(self, pending: _UnderWay) -> RolloutGroup | None:
+        """The next group from the engine; None when all that were submitted are there."""
+        while pending.generating:
+            group = next(pending.generating[0], None)
             if group is not None:
-                return score_group(group, self.recipe.reward, self.recipe.rollout.max_response_tokens)
-            pending.popleft()
+                return group
+            pending.generating.popleft()
+        return None
 
     def _is_accepted(self, group: RolloutGroup) -> bool:
         settings = self.recipe.dynamic_sampling
         if not settings.enabled:
-            return True
-        return accepted(group.num_correct, len(group.rollouts), settings.min_correct, settings.max_correct)
+            return group.num_judged > 0
+        # Rollouts without a verdict are no part of the group: what counts is whether the others differ.
+        return accepted(group.num_correct, group.num_judged, settings.min_correct, settings.max_correct)

@@ -18,7 +18,7 @@ def rollout_metrics(drawn: Sequence[RolloutGroup], kept: Sequence[RolloutGroup])
 
     Means over no rollout are left out. Rollouts must be scored.
     """
-    sizes = [(group.num_correct, len(group.rollouts)) for group in drawn]
+    sizes = [(group.num_correct, group.num_judged) for group in drawn]
     kept_indices = {group.index for group in kept}
     informative = [group for group, (right, size) in zip(drawn, sizes, strict=True) if 0 < right < size]
     drawn_rollouts = [rollout for group in drawn for rollout in group.rollouts]
@@ -26,8 +26,8 @@ def rollout_metrics(drawn: Sequence[RolloutGroup], kept: Sequence[RolloutGroup])
     metrics: dict[str, float] = {
         "rollout/drawn_problems": len(drawn),
         "rollout/kept_groups": len(kept),
-        "rollout/all_right_groups": sum(right == size for right, size in sizes),
-        "rollout/all_wrong_groups": sum(right == 0 for right, _ in sizes),
+        "rollout/all_right_groups": sum(0 < right == size for right, size in sizes),
+        "rollout/all_wrong_groups": sum(right == 0 < size for right, size in sizes),
         "rollout/unused_informative_groups": sum(group.index not in kept_indices for group in informative),
     }
     if drawn:
@@ -48,25 +48,28 @@ def describe_rollouts(rollouts: Sequence[Rollout]) -> dict[str, float]:
     if not rollouts:
         return {}
     lengths = np.array([len(rollout.response_ids) for rollout in rollouts])
-    rewards = np.array([rollout.reward for rollout in rollouts])
     penalties = np.array([rollout.overlong_penalty for rollout in rollouts])
     outcomes = [rollout.scored.outcome for rollout in rollouts]
     metrics = {
         "rollout/accuracy": outcomes.count("right") / len(rollouts),
         "rollout/no_answer_fraction": outcomes.count("no_answer") / len(rollouts),
-        "rollout/verifier_error_fraction": outcomes.count("verifier_error") / len(rollouts),
+        "rollout/verifier_error_fraction": sum(r.scored.failed for r in rollouts) / len(rollouts),
+        "reward/verifier_errors": sum(r.scored.failed for r in rollouts),
         "rollout/truncated_fraction": sum(r.finish_reason == "length" for r in rollouts) / len(rollouts),
         "rollout/response_length_mean": float(lengths.mean()),
         "rollout/response_length_min": int(lengths.min()),
         "rollout/response_length_max": int(lengths.max()),
         "rollout/response_tokens": int(lengths.sum()),
-        "reward/mean": float(rewards.mean()),
-        "reward/min": float(rewards.min()),
-        "reward/max": float(rewards.max()),
-        "reward/score_mean": float(np.mean([rollout.scored.score for rollout in rollouts])),
         "reward/overlong_penalty_mean": float(penalties.mean()),
         "reward/overlong_penalized_fraction": float((penalties < 0).mean()),
     }
+    # A rollout without a verdict has no reward.
+    if judged := [rollout for rollout in rollouts if rollout.judged]:
+        rewards = np.array([rollout.reward for rollout in judged])
+        metrics["reward/mean"] = float(rewards.mean())
+        metrics["reward/min"] = float(rewards.min())
+        metrics["reward/max"] = float(rewards.max())
+        metrics["reward/score_mean"] = float(np.mean([rollout.scored.score for rollout in judged]))
     if lengths.sum():
         probabilities = sum(float(np.exp(r.rollout_logprobs, dtype=np.float64).sum()) for r in rollouts)
         metrics["rollout/probability_mean"] = probabilities / int(lengths.sum())

@@ -103,6 +103,7 @@ def _rows(groups: Sequence[RolloutGroup], kept_indices: set[int], decode: Decode
                 "ground_truth": group.problem.ground_truth,
                 "prediction": verdict.prediction,
                 "outcome": verdict.outcome,
+                "verifier_error": verdict.error,
                 "score": verdict.score,
                 "overlong_penalty": rollout.overlong_penalty,
                 "reward": rollout.reward,

@@ -24,6 +24,11 @@ def message(write_recipe, *edits, overrides=(), **file):
     ("old", "new", "expected"),
     [
         ("", "reward: {overlong_buffer_length: 33}\n", "x.yaml:15: reward.overlong_buffer_length: a buffer of 33 tokens is longer than the longest response (32 tokens): all would be punished; use at most 32; the paper's is a fifth of the limit"),
+        ("", "reward: {scorer: mathverify}\n", "x.yaml:15: reward.scorer: 'mathverify' is neither dapo, dapo_2026_08, boxed, integer, math_verify nor module:function; did you mean math_verify?"),
+        ("", "reward: {scorer: []}\n", "x.yaml:15: reward.scorer: a list of scorers is not empty and has none twice; name each once"),
+        ("", "reward: {scorer: [dapo, dapo]}\n", "x.yaml:15: reward.scorer: a list of scorers is not empty and has none twice; name each once"),
+        ("", "reward: {scorer: boxed}\n", "x.yaml:15: reward.scorer: the prompt asks for Answer: and the scorer reads only \\boxed: every answer would be missed; use one of dapo, dapo_2026_08, integer, math_verify, or another template"),
+        ("", "prompt: {template: '{problem} Put it in \\boxed{}.'}\n", "x.yaml:15: prompt.template: the prompt asks for \\boxed and the scorer reads only Answer:: every answer would be missed; use one of dapo_2026_08, boxed, integer, math_verify, or another template"),
         ("minibatch: 8", "minibatch: 7", "x.yaml:11: train.prompts_per_minibatch: minibatches of 7 prompts do not divide a step of 32 prompts; use one of 1, 2, 4, 8, 16, 32"),
         ("group_size: 8", "group_size: 1", f"x.yaml:4: rollout.group_size: {NO_ADVANTAGE}"),
         ("group_size: 8", "top_p: 0.7", "x.yaml:4: rollout.top_p: 0.7 samples from another distribution than the one that is trained; use 1.0 here; evaluation has its own top_p"),
@@ -98,3 +103,17 @@ def test_a_warm_up_that_never_ends_is_noted(write_recipe, steps, from_zero, shar
         f"train.warmup_steps: 2 of {steps} steps, so that the learning rate only reaches {share} of train.learning_rate"
     )
     assert load_recipe(write_recipe(), overrides).notes == ((expected,) if share else ())
+
+
+@pytest.mark.parametrize(
+    "keys",
+    [
+        "reward: {scorer: [boxed, dapo]}",
+        "reward: {scorer: 'my.scorer:score'}",
+        "reward: {scorer: boxed}\nprompt: {template: '{problem} Put it in \\boxed{}.'}",
+        "reward: {scorer: boxed}\nprompt: {template: problem}",
+        "prompt: {template: '{problem} Answer: X or \\boxed{X}'}",
+    ],
+)
+def test_scorers_that_read_what_the_prompt_asks_for_are_accepted(write_recipe, keys):
+    load_recipe(write_recipe(("", keys + "\n")))

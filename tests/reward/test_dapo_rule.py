@@ -1,8 +1,9 @@
 import json
+import re
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from dapo_cli.reward.dapo_rule import answer_example, extract, normalise, score
@@ -96,6 +97,8 @@ def test_never_raises_and_scores_one_or_minus_one(response, ground_truth):
 @settings(deadline=None)
 @given(st.text(max_size=2000), st.integers())
 def test_integer_in_the_prompts_format_is_right_after_any_reasoning(reasoning, answer):
+    # An answer line left empty takes the next line as its answer: part of the public rule.
+    assume(not re.search(r"answer\s*:\s*$", reasoning, re.IGNORECASE))
     response = f"{reasoning}\n{answer_example(str(answer))}"
     assert score(response, str(answer)).outcome == "right"
     assert score(response, str(answer + 1)).outcome == "wrong"

@@ -1,9 +1,7 @@
-from typing import get_args
-
 import numpy as np
 
 from dapo_cli.recipe.schema import Reward
-from dapo_cli.reward.scoring import SCORERS, answer_example, score_group
+from dapo_cli.reward.scoring import score_group
 from dapo_cli.types import Problem, Rollout, RolloutGroup
 
 
@@ -40,10 +38,3 @@ def test_response_prefix_is_scored_with_the_response():
     group = make_group((" 34", 1))
     assert score_group(group, Reward(), 20).rollouts[0].scored.outcome == "no_answer"
     assert score_group(group, Reward(response_prefix="Answer:"), 20).rollouts[0].scored.outcome == "right"
-
-
-def test_every_scorer_of_the_recipe_accepts_its_own_example():
-    assert set(SCORERS) == set(get_args(Reward.model_fields["scorer"].annotation))
-    for name, scorer in SCORERS.items():
-        assert scorer(answer_example(name, "42"), "42").outcome == "right"
-        assert scorer(answer_example(name, "43"), "42").outcome == "wrong"

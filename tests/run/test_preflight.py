@@ -27,14 +27,30 @@ def test_integers_fractions_and_large_numbers_pass():
 
 
 def test_ground_truths_that_a_scorer_cannot_tell_from_wrong_answers_are_named(monkeypatch):
-    always = {"dapo": lambda response, ground_truth: Verdict(1.0, "right", None)}
-    monkeypatch.setattr(preflight, "SCORERS", always)
+    def all_right(cases, reward):
+        return [Verdict(1.0, "right", None) for _ in cases]
+
+    def all_wrong(cases, reward):
+        return [Verdict(-1.0, "wrong", "x") for _ in cases]
+
+    monkeypatch.setattr(preflight, "judge_all", all_right)
     with pytest.raises(VerificationError, match=r"2 of 2 ground truths cannot be told right from wrong.*'7', '8'"):
         check(("7", "8"))
-    never = {"dapo": lambda response, ground_truth: Verdict(-1.0, "wrong", "x")}
-    monkeypatch.setattr(preflight, "SCORERS", never)
+    monkeypatch.setattr(preflight, "judge_all", all_wrong)
     with pytest.raises(VerificationError, match="1 of 1"):
         check()
+
+
+@pytest.mark.parametrize("scorer", ["dapo_2026_08", "boxed", "integer", ("integer", "dapo")])
+def test_every_named_scorer_tells_integers_right_from_wrong_in_its_own_format(scorer):
+    prompt = Prompt(template="{problem} Answer: X or \\boxed{X}")
+    assert check(("7", "-3", "1007", "0"), prompt, Reward(scorer=scorer)) == []
+
+
+def test_ground_truths_that_are_no_integers_are_refused_for_the_integer_scorer():
+    with pytest.raises(VerificationError, match=r"integer: 1 of 2 ground truths .*frac"):
+        check(("7", r"\frac{1}{2}"), reward=Reward(scorer="integer"))
+    assert check(("7", r"\frac{1}{2}"), reward=Reward(scorer=("integer", "dapo"))) == []
 
 
 def test_few_shot_answers_that_the_scorer_cannot_read_are_refused():

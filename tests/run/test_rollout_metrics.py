@@ -44,10 +44,12 @@ def test_over_drawn_and_over_kept():
     assert metrics["rollout/verifier_error_fraction"] == 0.125
     assert metrics["rollout/probability_mean_kept"] == pytest.approx(0.3)  # (0.5 + 4 x 0.25) / 5
     assert metrics["rollout/probability_mean"] == pytest.approx(11 / 24)  # (0.5 + 4 x 0.25 + 19 x 0.5) / 24
-    assert metrics["reward/mean"] == -0.09375  # (-0.5 - 0.25) / 8
+    # Over the seven with a verdict: 1, -1.5, 1, 0.75, -1, 1, -1.
+    assert metrics["reward/verifier_errors"] == 1
+    assert metrics["reward/mean"] == pytest.approx(0.25 / 7)
     assert metrics["reward/mean_kept"] == -0.25  # (1 - 1.5) / 2
     assert (metrics["reward/min"], metrics["reward/max"]) == (-1.5, 1.0)
-    assert metrics["reward/score_mean"] == 0.0
+    assert metrics["reward/score_mean"] == pytest.approx(1 / 7)
     assert metrics["reward/overlong_penalty_mean"] == -0.09375
     assert metrics["reward/overlong_penalized_fraction"] == 0.25
 
@@ -63,6 +65,14 @@ def test_means_over_nothing_are_left_out():
     assert metrics["rollout/kept_groups"] == 0
     assert not [key for key in metrics if key.endswith("_kept")]
     assert rollout_metrics([], [])["rollout/drawn_problems"] == 0
+
+
+def test_without_any_verdict_there_is_no_reward_to_show():
+    group = make_group(0, [make_rollout(False, 1, outcome="verifier_error") for _ in range(2)])
+    metrics = rollout_metrics([group], [])
+    assert metrics["reward/verifier_errors"] == 2
+    assert "reward/mean" not in metrics
+    assert (metrics["rollout/all_right_groups"], metrics["rollout/all_wrong_groups"]) == (0, 0)
 
 
 def test_a_response_without_tokens_counts_in_lengths():

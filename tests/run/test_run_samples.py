@@ -58,6 +58,7 @@ def test_one_object_per_rollout(run):
         "ground_truth": "7",
         "prediction": "7",
         "outcome": "right",
+        "verifier_error": None,
         "score": 1.0,
         "overlong_penalty": -0.25,
         "reward": 0.75,
