@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from dapo_cli.reward.command import reward_app
+
 if TYPE_CHECKING:
     from dapo_cli.evaluation.result import EvaluationResult
     from dapo_cli.run.directory import RunDirectory
@@ -24,6 +26,7 @@ app = typer.Typer(
     rich_markup_mode="rich",
     context_settings={"help_option_names": ["-h", "--help"]},
 )
+app.add_typer(reward_app, name="reward")
 
 RecipeArgument = Annotated[str, typer.Argument(metavar="RECIPE", help="A recipe file, or the name of a packaged one.")]
 SetOption = Annotated[

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import difflib
 import re
 from collections.abc import Iterator
 
 from dapo_cli.recipe.cluster_rules import CLUSTER_RULES, idle_parts
 from dapo_cli.recipe.contradiction import Problem, Rule
 from dapo_cli.recipe.schema import Recipe
-from dapo_cli.recipe.scorers import ANSWER_LINE, BOX, READS, forms_read, is_own_scorer, scorer_names
+from dapo_cli.recipe.scorers import ANSWER_LINE, BOX, READS, forms_read, name_problem, scorer_names
 
 NAMED_TEMPLATES = ("dapo", "problem")
 
@@ -86,13 +85,9 @@ def _scorer(recipe: Recipe) -> Iterator[Problem]:
     if not names or len(set(names)) < len(names):
         yield Problem(("reward.scorer",), "a list of scorers is not empty and has none twice", "name each once")
     for name in names:
-        if name not in READS and not is_own_scorer(name):
-            close = difflib.get_close_matches(name, READS, n=1)
-            yield Problem(
-                ("reward.scorer",),
-                f"{name!r} is neither {', '.join(READS)} nor module:function",
-                f"did you mean {close[0]}?" if close else "name one of them",
-            )
+        problem = name_problem(name)
+        if problem is not None:
+            yield Problem(("reward.scorer",), *problem)
 
 
 def _prompt_and_scorer(recipe: Recipe) -> Iterator[Problem]:

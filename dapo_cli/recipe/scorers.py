@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import difflib
 import re
+from collections.abc import Sequence
+
+from dapo_cli.errors import UsageError
 
 ANSWER_LINE = "Answer:"
 BOX = "\\boxed"
@@ -52,3 +56,28 @@ def forms_read(scorer: str | tuple[str, ...]) -> tuple[str, ...] | None:
     if any(name not in READS for name in names):
         return None
     return tuple(dict.fromkeys(form for name in names for form in READS[name]))
+
+
+def name_problem(name: str) -> tuple[str, str] | None:
+    """What is wrong with the name of a scorer and what to do; None when it is a good one.
+
+    >>> name_problem("boxd")[1]
+    'did you mean boxed?'
+    """
+    if name in READS or is_own_scorer(name):
+        return None
+    close = difflib.get_close_matches(name, READS, n=1)
+    advice = f"did you mean {close[0]}?" if close else "name one of them"
+    return f"{name!r} is neither {', '.join(READS)} nor module:function", advice
+
+
+def check_names(names: Sequence[str]) -> None:
+    """Refuse a scorer that there is not.
+
+    Raises:
+        UsageError: one is neither named here nor module:function.
+    """
+    for name in names:
+        problem = name_problem(name)
+        if problem is not None:
+            raise UsageError(f"scorer: {problem[0]}", hint=problem[1])

@@ -7,6 +7,7 @@ Equal means equal as strings after `normalise`. The rule is kept exactly, odditi
 from __future__ import annotations
 
 import re
+from itertools import pairwise
 
 from dapo_cli.types import Verdict
 
@@ -98,6 +99,36 @@ def normalise(answer: str) -> str:
     text = text.replace("$", "")
     without_commas = text.replace(",", "")
     return (without_commas if without_commas.isdigit() else text).strip()
+
+
+def normalisation_steps(answer: str) -> list[tuple[str, str]]:
+    """The stages of `normalise` for a reader: (what was done, the text after it), those that changed nothing left out.
+
+    The first is the answer as written, and the last text is `normalise(answer)`.
+
+    >>> normalisation_steps("m + n = 1,007")[-1]
+    ('commas of a number', '1007')
+    """
+    steps = [("as written", answer), ("the part after the last =", answer.rsplit("=", 1)[-1])]
+    text = steps[-1][1]
+    for old, new in _REPLACEMENTS:
+        text = text.replace(old, new)
+    steps.append(("the rule's replacements", text))
+    for removed in _REMOVED:
+        text = text.replace(removed, "")
+    steps.append(("units and words removed", text))
+    text = _MATH_PAIR.sub(r"$\1$", text)
+    steps.append(("the first $...$ alone", text))
+    text = _expand_latex(text)
+    steps.append(("text and boxes unwrapped, short fractions and roots written out", text))
+    text = text.replace("$", "")
+    steps.append(("dollar signs removed", text))
+    without_commas = text.replace(",", "")
+    text = without_commas if without_commas.isdigit() else text
+    steps.append(("commas of a number", text))
+    steps.append(("spaces at the ends removed", text.strip()))
+    changed = [step for before, step in pairwise(steps) if step[1] != before[1]]
+    return [steps[0], *changed]
 
 
 def _expand_latex(text: str) -> str:
