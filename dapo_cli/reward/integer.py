@@ -19,10 +19,12 @@ _MARKUP = re.compile(r"\\[()\[\]$%]|\\left|\\right|\\displaystyle|[*`\"'{}$€£
 _UNIT_POWER = re.compile(r"(?<=[A-Za-z])\s*\^\s*[23]\b")
 _FULL_WIDTH = {code: code - 0xFEE0 for code in range(0xFF01, 0xFF5F)}
 _MINUS = str.maketrans(dict.fromkeys("\u2010\u2011\u2012\u2013\u2212\ufe63", "-"))
-_TIMES_POWER = re.compile(r"\s*(?:\\times|\\cdot|×|x)\s*10\s*\^\s*([+-]?\s*\d{1,3})")
+_TIMES_POWER = re.compile(r"\s*(?:\\times|\\cdot|×|x)\s*10\s*\^\s*\{?\s*([+-]?\s*\d{1,3})\s*\}?")
 _GROUPED = r"\d{1,3}(?:[, ]\d{3})+(?!\d)|\d+"
 _NUMBER = re.compile(rf"(?<![\w.,^])([+-]?)\s*({_GROUPED})(?:\.(\d*))?(?:[eE]([+-]?\d{{1,3}}))?(?![\w^])(?!\.\d)")
-_OPERATOR = re.compile(r"[+*/^_\\<>|]|(?<=[\d)])\s*-\s*(?=[\d(])|[(\[]\s*-?\d+\s*,")
+_OPERATOR = re.compile(
+    r"[*/^_\\<>|]|(?<=[\d)])\s*[-+]\s*(?=[\d(])|(?<=[A-Za-z])(?:[-+]|\s+[-+]\s+)(?=\d)|[(\[]\s*-?\d+\s*,"
+)
 
 
 def score(response: str, ground_truth: str) -> Verdict:
