@@ -9,6 +9,7 @@ from typing import Literal
 ANSWER_CHARACTERS = 4000
 """An answer further from the end than this is not the final one, and a long response costs no more than a short one."""
 
+_TOKENS = re.compile(r"<\|[^|<>]{0,40}\|>|</?[a-z_]{1,20}>|[\x00-\x08\x0b-\x1f\x7f\u200b\ufeff]")
 _BOX = re.compile(r"\\(?:boxed|fbox)(?![A-Za-z])")
 _BRACE_OR_ESCAPE = re.compile(r"\\.|[{}]", re.DOTALL)
 _BARE_BOX_CONTENT = re.compile(r"\s*([^\s{}$\\]+)")
@@ -86,3 +87,12 @@ def final_answer(response: str) -> FinalAnswer | None:
     first = max(0, len(response) - ANSWER_CHARACTERS)
     found = [answer for answer in (last_answer_line(response, first), last_box(response, first)) if answer is not None]
     return max(found, key=lambda answer: answer.start, default=None)
+
+
+def without_tokens(text: str) -> str:
+    """Text without a model's special tokens and without control characters.
+
+    >>> without_tokens("204<|im_end|></s>")
+    '204'
+    """
+    return _TOKENS.sub("", text)

@@ -9,10 +9,9 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 
-from dapo_cli.reward.final_answer import final_answer, last_box
+from dapo_cli.reward.final_answer import final_answer, last_box, without_tokens
 from dapo_cli.types import Verdict
 
-_TOKENS = re.compile(r"<\|[^|<>]{0,40}\|>|</?[a-z_]{1,20}>|[\x00-\x08\x0b-\x1f\x7f\u200b\ufeff]")
 _WRAPPERS = re.compile(r"\\(?:text(?:bf|rm)?|math(?:bf|rm|it|sf)|bm|boldsymbol|boxed|fbox|mbox|operatorname)\b")
 _SPACES = re.compile(r"\\[,;:! ]|\\quad|\\qquad|~|[\u00a0\u2000-\u200a\u202f\u205f\u3000]")
 _MARKUP = re.compile(r"\\[()\[\]$%]|\\left|\\right|\\displaystyle|[*`\"'{}$€£¥%°“”‘’]|__|\^\s*\{?\s*\\circ\s*\}?")
@@ -23,7 +22,7 @@ _TIMES_POWER = re.compile(r"\s*(?:\\times|\\cdot|×|x)\s*10\s*\^\s*\{?\s*([+-]?\
 _GROUPED = r"\d{1,3}(?:[, ]\d{3})+(?!\d)|\d+"
 _NUMBER = re.compile(rf"(?<![\w.,^])([+-]?)\s*({_GROUPED})(?:\.(\d*))?(?:[eE]([+-]?\d{{1,3}}))?(?![\w^])(?!\.\d)")
 _OPERATOR = re.compile(
-    r"[*/^_\\<>|]|(?<=[\d)])\s*[-+]\s*(?=[\d(])|(?<=[A-Za-z])(?:[-+]|\s+[-+]\s+)(?=\d)|[(\[]\s*-?\d+\s*,"
+    r"[*/^_\\<>|]|(?<=[\d)])\s*[-+]\s*(?=[\d(])|(?<=[A-Za-z])(?<!\d[eE])(?:[-+]|\s+[-+]\s+)(?=\d)|[(\[]\s*-?\d+\s*,"
 )
 
 
@@ -68,7 +67,7 @@ def _powers_of_ten(text: str) -> str:
 
 STEPS: tuple[tuple[str, Callable[[str], str]], ...] = (
     ("full-width characters and minus signs as in ASCII", lambda text: text.translate(_FULL_WIDTH).translate(_MINUS)),
-    ("special tokens and control characters removed", lambda text: _TOKENS.sub("", text)),
+    ("special tokens and control characters removed", without_tokens),
     ("thousands separators of LaTeX", lambda text: text.replace("{,}", ",").replace(",\\!", ",")),
     ("LaTeX and Unicode spaces as spaces", lambda text: _SPACES.sub(" ", text)),
     ("text and box commands removed", lambda text: _WRAPPERS.sub(" ", text)),

@@ -12,23 +12,33 @@ import logging
 import re
 from typing import Any
 
-from dapo_cli.reward.final_answer import ANSWER_CHARACTERS, final_answer, last_box
+from dapo_cli.reward.final_answer import ANSWER_CHARACTERS, final_answer, last_box, without_tokens
 
 _PLAIN_INTEGER = re.compile(r"\$?\s*(-?[0-9]{1,40})\s*\$?\.?")
 _HAS_MATH_MARKS = re.compile(r"\$|\\\(|\\\[|\\boxed")
+_FORMULA = re.compile(r"[A-Za-z()\[\]{}^_]")
+_COMMAND = re.compile(r"\\[A-Za-z]+")
+_WORD = re.compile(r"[A-Za-z]{3}")
 _PREDICTION_CHARACTERS = 300
 
 
 def answer_text(response: str) -> str:
     r"""What the library is given: the last answer line, or the end of the response for it to look through.
 
-    A box is left where it is, as the library joins several: `\boxed{1} and \boxed{2}` is a set of two.
+    An answer line that is one formula without marks is marked, as the library would see only its numbers. A box is left
+    where it is, as the library joins several: `\boxed{1} and \boxed{2}` is a set of two.
 
     >>> answer_text("First 3.\nAnswer: 1/2"), answer_text(r"So \boxed{7}.")
     ('1/2', 'So \\boxed{7}.')
+    >>> answer_text(r"Answer: \frac12"), answer_text("Answer: 5 minutes")
+    ('$\\frac12$', '5 minutes')
     """
     answer = final_answer(response)
-    return answer.text if answer is not None and answer.form == "answer line" else response[-ANSWER_CHARACTERS:]
+    if answer is None or answer.form == "box":
+        return response[-ANSWER_CHARACTERS:]
+    text = without_tokens(answer.text)
+    bare = _FORMULA.search(text) and not _HAS_MATH_MARKS.search(text) and not _WORD.search(_COMMAND.sub(" ", text))
+    return f"${text}$" if bare else text
 
 
 def fast_verdict(response: str, ground_truth: str) -> dict[str, Any] | None:

@@ -5,8 +5,9 @@ import pytest
 from scripted import ScriptedGenerator, collector
 from tiny import tiny_recipe
 
-from dapo_cli.errors import VerificationError
+from dapo_cli.errors import UsageError, VerificationError
 from dapo_cli.recipe.schema import FewShotExample, Prompt, Reward
+from dapo_cli.reward.pool import close_pools
 from dapo_cli.run import preflight
 from dapo_cli.run.preflight import check_scorer, describe_pass_rates
 from dapo_cli.types import Problem, Verdict
@@ -112,3 +113,26 @@ def test_unreadable_and_truncated_responses_are_named_as_the_reason():
     _, text = describe_pass_rates(collector(recipe, generator).sample(4), recipe)
     assert "100% of responses hold no answer the scorer can read: look at prompt.template" in text
     assert "100% of responses are cut at rollout.max_response_tokens" in text
+
+
+def test_a_scorer_of_the_users_own_is_called_once(tmp_path, monkeypatch):
+    (tmp_path / "preflight_scorer.py").write_text(
+        "def good(response, ground_truth, problem):\n    return response == ground_truth\n"
+        "def bad(response, ground_truth, problem):\n    return None\n"
+    )
+    monkeypatch.chdir(tmp_path)
+    assert check(("7", "x"), Prompt(template="problem"), Reward(scorer="preflight_scorer:good")) == []
+    with pytest.raises(
+        VerificationError, match="preflight_scorer:bad gives no verdict on a first response: ValueError"
+    ):
+        check(reward=Reward(scorer="preflight_scorer:bad"))
+    with pytest.raises(UsageError, match="preflight_scorer:none cannot be loaded: ImportError"):
+        check(reward=Reward(scorer="preflight_scorer:none"))
+    close_pools()
+
+
+def test_math_verify_tells_formulas_from_wrong_ones():
+    pytest.importorskip("math_verify")
+    answers = ("7", r"\frac{1}{2}", "x+1", "(1,2]", r"2\sqrt{3}", "0")
+    assert check(answers, reward=Reward(scorer="math_verify")) == []
+    close_pools()
