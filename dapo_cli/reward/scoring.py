@@ -91,7 +91,7 @@ def by_recipe(verdict: Verdict, reward: Reward) -> Verdict:
     >>> by_recipe(Verdict(0.0, "verifier_error", None, "time"), Reward(on_verifier_error="wrong"))
     Verdict(score=-1.0, outcome='wrong', prediction=None, error='time')
     """
-    if verdict.outcome == "verifier_error" and reward.on_verifier_error == "wrong":
+    if reward.on_verifier_error == "wrong" and verdict.outcome == "verifier_error":
         return replace(verdict, outcome="wrong", score=-1.0)
     return verdict
 

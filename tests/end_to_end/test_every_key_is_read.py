@@ -47,7 +47,7 @@ prompt:
   max_prompt_tokens: 20
   long_prompts: drop
 dynamic_sampling: {max_drawn_problems: 2, when_exhausted: smaller_step}
-reward: {response_prefix: "Answer: "}
+reward: {scorer: "mine_scorer:score", response_prefix: "Answer: "}
 train: {steps: 1, prompts_per_step: 2, prompts_per_minibatch: 2}
 preflight: {problems: 2}
 eval: {samples: 1, every: 1, after_training: false}
@@ -152,6 +152,10 @@ def test_every_key_is_read_by_a_run(workspace, monkeypatch):
     rows += [{"q": f"{a} - {b}", "a": str(a - b)} for a in range(5) for b in range(5)]
     rows += [{"q": "1 + 1" + " + 1" * 20, "a": "22"}]
     Path("mine.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    # Another rule than the recipe's `dapo`, so that the keys of scoring processes are read.
+    Path("mine_scorer.py").write_text(
+        "def score(response, ground_truth, problem):\n    return ground_truth in response\n"
+    )
     Path("first.yaml").write_text(FIRST)
     Path("second.yaml").write_text(SECOND)
     Path("third.yaml").write_text(THIRD)
