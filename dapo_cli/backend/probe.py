@@ -26,7 +26,7 @@ Logprobs = Sequence[npt.NDArray[np.float32]]
 MOST_FLOAT32 = 1e-4
 """Largest difference of a log-prob; healthy is 5e-7 to 5e-5, a stale head 2e-3 and more."""
 MEAN_BFLOAT16 = 1e-2
-"""Mean difference; healthy is up to 5e-3."""
+"""Mean difference. Not settled: SmolLM2-135M on a CPU has 0.03 to 0.08 with healthy weights (docs/status.md)."""
 
 _PERTURBATION = 0.05
 # Elements: what the wave takes beside a large embedding stays small.
