@@ -38,7 +38,7 @@ def test_importing_the_command_line_loads_nothing_heavy() -> None:
     assert (done.returncode, done.stdout.strip()) == (0, "[]"), done.stderr
 
 
-COMMANDS = ["prepare-data", "check", "train", "eval", "convert"]
+COMMANDS = ["prepare-data", "check", "train", "eval", "convert", "reward"]
 
 
 @pytest.mark.parametrize("arguments", [["--help"], *([name, "--help"] for name in COMMANDS)], ids=" ".join)
