@@ -222,23 +222,28 @@ def evaluate(
 @app.command()
 def convert(
     run: Annotated[
-        str, typer.Argument(metavar="RUN[@STEP]", help="A run directory; the newest checkpoint by default.")
+        str, typer.Argument(metavar="RUN[@STEP]", help="A run directory, or a folder of verl; the newest checkpoint.")
     ],
     out: Annotated[Path, typer.Option(help="The folder to write.")],
     dtype: Annotated[str, typer.Option(help="float32, bfloat16 or float16.")] = "float32",
     adapter: Annotated[bool, typer.Option("--adapter", help="Of a LoRA run: the adapter alone, for peft.")] = False,
+    from_: Annotated[
+        str | None, typer.Option("--from", metavar="verl", help="Read a checkpoint of verl's FSDP backend.")
+    ] = None,
+    lora_alpha: Annotated[
+        float | None, typer.Option(help="With --from verl: alpha of its adapters, where the checkpoint has none.")
+    ] = None,
+    verify: Annotated[
+        str | None, typer.Option(help="With --from verl: tensors or full; full by default where memory allows.")
+    ] = None,
 ) -> None:
     """Turn a checkpoint into a Hugging Face folder, verified by loading it again."""
-    from dapo_cli.export.command import convert_run
+    from dapo_cli.export.command import Conversion
 
-    folder = convert_run(run, out, dtype, note, adapter=adapter)
+    conversion = Conversion(run, out, dtype, adapter, from_, lora_alpha, verify)
+    folder = conversion.run(note)
     typer.echo(f"{folder}: written and verified")
-    from dapo_cli.run.checkpoints import parse_run_reference
-    from dapo_cli.run.directory import RunDirectory
-
-    own_recipe = RunDirectory(parse_run_reference(run)[0]).recipe_file
-    following = f"eval --run {shlex.quote(run)}" if adapter else f"eval {own_recipe} --model {folder}"
-    typer.echo(f"next: dapo {following}")
+    typer.echo(f"next: dapo {conversion.following(folder)}")
 
 
 @contextmanager

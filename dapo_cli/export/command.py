@@ -1,11 +1,14 @@
-"""`dapo convert`: a checkpoint of a run as a verified Hugging Face folder that says where it comes from."""
+"""`dapo convert`: a checkpoint as a verified Hugging Face folder that says where it comes from."""
 
 from __future__ import annotations
 
 import json
+import shlex
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
 
+from dapo_cli.errors import UsageError
 from dapo_cli.evaluation.evaluate import load_result
 from dapo_cli.evaluation.result import EvaluationResult
 from dapo_cli.evaluation.samples import REPORT
@@ -13,11 +16,54 @@ from dapo_cli.export.adapter import export_adapter
 from dapo_cli.export.huggingface import Dtype
 from dapo_cli.export.policy_folder import convert_checkpoint
 from dapo_cli.export.trained_weights import load_adapted
+from dapo_cli.export.verl import convert_verl
 from dapo_cli.recipe.loading import load_recipe
 from dapo_cli.recipe.schema import Lora
 from dapo_cli.run.checkpoints import find_checkpoint, parse_run_reference
 from dapo_cli.run.directory import RunDirectory
 from dapo_cli.run.files import Note
+
+
+@dataclass(frozen=True, slots=True)
+class Conversion:
+    """What was asked for on the command line."""
+
+    reference: str
+    """RUN[@STEP], or a folder of verl."""
+    out: Path
+    dtype: str
+    adapter: bool = False
+    foreign: str | None = None
+    """Whose checkpoint it is, None for one of ours."""
+    lora_alpha: float | None = None
+    verify: str | None = None
+
+    def run(self, note: Note) -> Path:
+        """Do it; returns the folder.
+
+        Raises:
+            UsageError: options that do not go together, or what `convert_run` and `convert_verl` refuse.
+            VerificationError: what was written is not the model that was trained.
+        """
+        if self.foreign is None:
+            if self.lora_alpha is not None or self.verify is not None:
+                raise UsageError("--lora-alpha and --verify are for --from verl")
+            return convert_run(self.reference, self.out, self.dtype, note, adapter=self.adapter)
+        if self.foreign != "verl":
+            raise UsageError(f"--from: must be verl, got {self.foreign!r}")
+        if self.adapter:
+            raise UsageError("--adapter is for runs of ours: adapters of verl are added to their weights")
+        path = Path(self.reference)
+        return convert_verl(path, self.out, self.dtype, note, lora_alpha=self.lora_alpha, verify=self.verify)
+
+    def following(self, folder: Path) -> str:
+        """Arguments of the command that comes next."""
+        if self.foreign is not None:
+            return f"eval RECIPE --model {shlex.quote(str(folder))}"
+        if self.adapter:
+            return f"eval --run {shlex.quote(self.reference)}"
+        recipe = RunDirectory(parse_run_reference(self.reference)[0]).recipe_file
+        return f"eval {shlex.quote(str(recipe))} --model {shlex.quote(str(folder))}"
 
 
 def convert_run(reference: str, out: Path, dtype: str, note: Note, *, adapter: bool = False) -> Path:

@@ -165,12 +165,12 @@ def _differences(expected: Any, generation_config: Any, tokenizer: Any, folder: 
         yield from (f"{kind.replace('_', ' ')}: {name}" for name in sorted(map(str, info[kind])))
     different = list(tensor_differences(expected.state_dict(), loaded.state_dict()))
     yield from different
-    if _head_is_tied(loaded) != _head_is_tied(expected):
-        yield f"output head: tied {_head_is_tied(expected)}, loaded as tied {_head_is_tied(loaded)}"
+    if head_is_tied(loaded) != head_is_tied(expected):
+        yield f"output head: tied {head_is_tied(expected)}, loaded as tied {head_is_tied(loaded)}"
     if not different:
         yield from _logprob_difference(expected, loaded)
-    yield from _tokenizer_differences(tokenizer, loaded_tokenizer)
-    if _comparable(loaded.generation_config) != _comparable(generation_config):
+    yield from tokenizer_differences(tokenizer, loaded_tokenizer)
+    if comparable_generation_config(loaded.generation_config) != comparable_generation_config(generation_config):
         yield "generation_config.json: differs"
 
 
@@ -210,7 +210,8 @@ def logprob_difference(expected: torch.Tensor, loaded: torch.Tensor, dtype: str)
         yield f"log-probs of a fixed prompt are off by {worst:.3g}"
 
 
-def _tokenizer_differences(tokenizer: Any, loaded: Any) -> Iterator[str]:
+def tokenizer_differences(tokenizer: Any, loaded: Any) -> Iterator[str]:
+    """What two tokenizers do not share, one line each."""
     want = {"vocabulary": tokenizer.get_vocab(), "tokens of a fixed text": tokenizer(_PROBE_TEXT)["input_ids"]}
     got = {"vocabulary": loaded.get_vocab(), "tokens of a fixed text": loaded(_PROBE_TEXT)["input_ids"]}
     for field in ("chat_template", "eos_token_id", "pad_token_id", "bos_token_id"):
@@ -218,11 +219,13 @@ def _tokenizer_differences(tokenizer: Any, loaded: Any) -> Iterator[str]:
     yield from (f"tokenizer: differs in {field}" for field in want if want[field] != got[field])
 
 
-def _head_is_tied(model: Any) -> bool:
+def head_is_tied(model: Any) -> bool:
+    """Whether the output head is the embeddings."""
     return bool(model.get_output_embeddings().weight is model.get_input_embeddings().weight)
 
 
-def _comparable(generation_config: Any) -> dict[str, Any]:
+def comparable_generation_config(generation_config: Any) -> dict[str, Any]:
+    """Its settings as a file holds them, without the version of the library."""
     values: dict[str, Any] = json.loads(json.dumps(generation_config.to_diff_dict()))
     values.pop("transformers_version", None)
     return values

@@ -5,13 +5,17 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+TRAINED_NOTE = "Trained with DAPO (arXiv 2503.14476) by the `dapo` command."
 CONTAMINATED_NOTE = "**CONTAMINATED**: evaluated problems are in the training data; the scores below say little."
 
 
-def model_card(name: str, provenance: Mapping[str, Any], library: str = "transformers") -> str:
+def model_card(
+    name: str, provenance: Mapping[str, Any], library: str = "transformers", origin: str = TRAINED_NOTE
+) -> str:
     """A Hugging Face model card with one line for each value of `provenance`; nested mappings become sections.
 
-    `library` is what loads it. A true `contaminated` is written out as a warning at the top.
+    `library` is what loads it, `origin` a sentence on where it comes
+    from. A true `contaminated` is written out as a warning at the top.
     """
     plain = {key: value for key, value in provenance.items() if not isinstance(value, Mapping)}
     sections = {key: value for key, value in provenance.items() if isinstance(value, Mapping)}
@@ -24,7 +28,7 @@ def model_card(name: str, provenance: Mapping[str, Any], library: str = "transfo
         "",
         f"# {name}",
     ]
-    lines += ["", "Trained with DAPO (arXiv 2503.14476) by the `dapo` command."]
+    lines += ["", origin]
     if provenance.get("contaminated"):
         lines += ["", CONTAMINATED_NOTE]
     lines += ["", *_bullets(plain)]

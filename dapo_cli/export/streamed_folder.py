@@ -1,0 +1,172 @@
+"""Export tensors as a Hugging Face folder one at a time, believed only after each was read back and found equal."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from dapo_cli.errors import VerificationError
+from dapo_cli.export.host_memory import available_bytes
+from dapo_cli.export.huggingface import (
+    Dtype,
+    comparable_generation_config,
+    folder_in_the_making,
+    logprob_difference,
+    made_by,
+    probe_logprobs,
+    refuse_differences,
+    refuse_dtype,
+    tokenizer_differences,
+)
+from dapo_cli.export.model_card import model_card
+from dapo_cli.run.files import Note
+
+if TYPE_CHECKING:
+    from dapo_cli.export.description import Described
+    from dapo_cli.export.lazy_tensors import LazyTensor
+
+Verify = Literal["tensors", "full"]
+MANIFEST = "dapo_manifest.json"
+MAX_FILE_BYTES = 5 * 10**9
+# A loaded model, what reading it takes for a moment, and room for the log-probs of the probe.
+_FULL_MEMORY_FACTOR = 1.5
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """What is exported."""
+
+    tensors: Mapping[str, LazyTensor]
+    description: Path
+    """Folder with config and tokenizer."""
+    provenance: Mapping[str, Any]
+    origin: str
+    """A sentence for the model card."""
+
+
+def export_streamed(source: Source, destination: Path, dtype: Dtype, verify: Verify | None, note: Note) -> Path:
+    """Write the tensors in `dtype` with config, tokenizer, generation config, model card and manifest.
+
+    The folder is written beside its destination. Then every tensor is read back and compared with its source, names,
+    shapes and the tied head are those of the model that transformers makes of the config, and with `verify` full the
+    folder is loaded and its log-probs compared; only then is it renamed. None means full where memory allows.
+
+    Raises:
+        DapoError: config or tokenizer is missing.
+        UsageError: `destination` exists and is not an empty folder, or an unknown dtype or model.
+        VerificationError: the tensors are not those of the model, or what was written is not what was read.
+    """
+    import torch
+
+    from dapo_cli.export.description import Described
+    from dapo_cli.export.lazy_tensors import cast_tensors, load_differences, tied_once
+    from dapo_cli.export.safetensors_files import write_safetensors
+    from dapo_cli.policy.model import quiet_transformers
+
+    destination = destination.resolve()
+    quiet_transformers()
+    refuse_dtype(dtype)
+    with folder_in_the_making(destination) as partial:
+        described = Described.read(source.description)
+        once = tied_once(source.tensors, described.config, str(source.description.parent))
+        tensors = cast_tensors(once, getattr(torch, dtype))
+        _refuse_other_model(load_differences(tensors, described.config), source)
+        mode = verify or _affordable(tensors, note)
+        write_safetensors(tensors, partial, MAX_FILE_BYTES, note)
+        described.write(partial, dtype)
+        card = model_card(destination.name, {**source.provenance, **made_by(dtype)}, origin=source.origin)
+        (partial / "README.md").write_text(card, "utf-8")
+        note(f"verifying {len(tensors)} tensors ({mode})")
+        refuse_differences(destination, _differences(tensors, described, partial, mode))
+        _write_manifest(partial, source.provenance, dtype, {"mode": mode, "tensors": len(tensors), "equal": True})
+    return destination
+
+
+def _refuse_other_model(problems: list[str], source: Source) -> None:
+    if problems:
+        more = [f"  and {len(problems) - 20} more"] if len(problems) > 20 else []
+        lines = "\n".join([*(f"  {problem}" for problem in problems[:20]), *more])
+        config = source.description / "config.json"
+        raise VerificationError(f"{config.parents[1]}: not the weights of the model in {config}\n{lines}")
+
+
+def _affordable(tensors: Mapping[str, LazyTensor], note: Note) -> Verify:
+    needed = _FULL_MEMORY_FACTOR * sum(each.size_bytes for each in tensors.values())
+    available = available_bytes()
+    if available is None or needed <= available:
+        return "full"
+    note(
+        f"a full verification takes {needed / 1e9:.1f} GB of memory and {available / 1e9:.1f} GB are free: every "
+        "tensor is compared, log-probs are not; --verify full does it all the same"
+    )
+    return "tensors"
+
+
+def _differences(tensors: Mapping[str, LazyTensor], described: Described, folder: Path, mode: Verify) -> Iterator[str]:
+    """What the folder has that is not as in its source, one line each."""
+    from transformers import AutoConfig, AutoTokenizer, GenerationConfig
+
+    from dapo_cli.export.lazy_tensors import load_differences, shared_names
+
+    try:
+        different = list(_stored_differences(tensors, folder))
+        config = AutoConfig.from_pretrained(folder)
+        different += load_differences(tensors, config)
+        loaded_tokenizer = AutoTokenizer.from_pretrained(folder)
+        generation_config = GenerationConfig.from_pretrained(folder)
+    except Exception as error:  # whatever stops a loader stops the user's too
+        yield f"cannot be loaded: {type(error).__name__}: {error}"
+        return
+    yield from different
+    tied = shared_names(described.config), shared_names(config)
+    if tied[0] != tied[1]:
+        yield f"output head: tied {bool(tied[0])}, loaded as tied {bool(tied[1])}"
+    yield from tokenizer_differences(described.tokenizer, loaded_tokenizer)
+    if comparable_generation_config(generation_config) != comparable_generation_config(described.generation_config):
+        yield "generation_config.json: differs"
+    if mode == "full" and not different:
+        yield from _logprob_differences(tensors, described.config, folder)
+
+
+def _stored_differences(tensors: Mapping[str, LazyTensor], folder: Path) -> Iterator[str]:
+    import torch
+    from safetensors import safe_open
+
+    from dapo_cli.export.safetensors_files import read_index
+
+    where: dict[str, str] = {}
+    for file in sorted(folder.glob("*.safetensors")):
+        with safe_open(file, framework="pt") as stored:
+            for name in stored.keys():  # noqa: SIM118, it is no mapping
+                where[name] = file.name
+                if name in tensors and not torch.equal(stored.get_tensor(name), tensors[name].read()):
+                    yield f"{name}: other values after loading"
+    yield from (
+        f"{name}: only in the {'files' if name in where else 'source'}" for name in where.keys() ^ tensors.keys()
+    )
+    if read_index(folder) not in (where, None):
+        yield "the index names other files than hold the tensors"
+
+
+def _logprob_differences(tensors: Mapping[str, LazyTensor], config: Any, folder: Path) -> Iterator[str]:
+    """Of two models, one after the other in memory."""
+    from transformers import AutoModelForCausalLM
+
+    from dapo_cli.export.lazy_tensors import load_into_model, loading_problems
+
+    dtype = next(each.dtype for each in tensors.values() if each.dtype.is_floating_point)
+    expected = probe_logprobs(load_into_model(tensors, config, dtype))
+    loaded, info = AutoModelForCausalLM.from_pretrained(
+        folder, attn_implementation="eager", dtype="auto", output_loading_info=True
+    )
+    yield from loading_problems(info)
+    yield from logprob_difference(expected, probe_logprobs(loaded.eval()), str(dtype).removeprefix("torch."))
+
+
+def _write_manifest(folder: Path, provenance: Mapping[str, Any], dtype: Dtype, verification: dict[str, Any]) -> None:
+    sizes = {file.name: file.stat().st_size for file in sorted(folder.iterdir())}
+    content = {**provenance, **made_by(dtype), "verification": verification, "files_bytes": sizes}
+    (folder / MANIFEST).write_text(json.dumps(content, indent=2, default=str) + "\n", encoding="utf-8")
