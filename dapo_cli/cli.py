@@ -65,24 +65,22 @@ def options(
 @app.command("prepare-data")
 def prepare_data(
     recipe: RecipeArgument,
-    source: Annotated[Path | None, typer.Option(help="Read this file instead of dataset.source.")] = None,
+    source: Annotated[
+        str | None,
+        typer.Option(metavar="PATH_OR_ID", help="Read this file, folder or hub id instead of dataset.source."),
+    ] = None,
     out: Annotated[Path | None, typer.Option(help="Write here instead of runs/_data/<name>-<hash>.")] = None,
     set_: SetOption = None,
 ) -> None:
     """Turn a dataset into checked training and held-out problems with a data card."""
-    from dapo_cli.dataset.prepare import prepare
+    from dapo_cli.preparation import prepare_recipe, summary
     from dapo_cli.recipe.loading import load_recipe
 
     loaded = load_recipe(recipe, set_ or [])
     _show_notes(loaded.notes)
-    prepared = prepare(loaded.recipe, source, out)
-    counts = prepared.card.counts
-    state = "is prepared already" if prepared.already_prepared else "prepared"
-    typer.echo(
-        f"{prepared.folder}: {state}: {counts.train} training and {counts.heldout} held-out problems of "
-        f"{counts.rows_read} rows ({counts.duplicates_dropped} duplicates and {counts.conflicting_rows_dropped} rows "
-        "with conflicting answers dropped)"
-    )
+    prepared = prepare_recipe(loaded.recipe, source, out)
+    for line in summary(prepared):
+        typer.echo(line)
     place = [] if out is None else [f"dataset.prepared={out}"]
     typer.echo(f"next: dapo train {typed(recipe, [*(set_ or []), *place])}")
 

@@ -32,7 +32,7 @@ from dapo_cli.run.opening import (
     save_model_description,
     take_over,
 )
-from dapo_cli.run.preflight import check_scorer, describe_pass_rates
+from dapo_cli.run.preflight import check_scorers, describe_pass_rates
 from dapo_cli.run.recorder import Recorder, evaluation_folder_name
 from dapo_cli.run.signals import StopSignals
 from dapo_cli.run.tracking import check_tracking, start_tracker
@@ -73,7 +73,7 @@ def _start(loaded: LoadedRecipe, reference: str, start: Start, note: Note) -> Fi
     check_tracking(recipe.tracking)
     load_benchmark(recipe.eval.benchmark)
     prepared = open_prepared(recipe, reference)
-    check_scorer((*prepared.train, *prepared.heldout), recipe.prompt, recipe.reward, note)
+    check_scorers((*prepared.train, *prepared.heldout), recipe.prompt, recipe.reward, note)
     point = find_start(loaded, start, note)
     if point.resuming and point.state.step >= recipe.train.steps:
         return Finished(RunDirectory.open(start.run_dir), point.state, None, already_finished=True)
@@ -163,7 +163,9 @@ def make_stream(workload: Workload, point: StartingPoint, note: Note) -> Problem
     Raises:
         UsageError: a resumed run drew from other problems. A fork may: its stream then starts anew, which is said.
     """
-    stream = ProblemStream([prompt.problem for prompt in workload.train], workload.recipe.dataset.shuffle_seed)
+    dataset = workload.recipe.dataset
+    weights = {part.name: part.weight for part in dataset.parts if part.weight is not None}
+    stream = ProblemStream([prompt.problem for prompt in workload.train], dataset.shuffle_seed, weights or None)
     if point.checkpoint is None:
         return stream
     saved = point.checkpoint.state["collector"]["stream"]
@@ -178,19 +180,18 @@ def make_collector(
     workload: Workload, backend: Backend, stream: ProblemStream, check_stop: Callable[[], None]
 ) -> Collector:
     """The collector over the training problems that were rendered."""
-    prompts = {prompt.problem.problem_id: prompt for prompt in workload.train}
+    prompts = {prompt.problem.text: prompt for prompt in workload.train}
     return Collector(workload.recipe, backend, stream, prompts, workload.sampling, check_stop)
 
 
 def make_evaluator(workload: Workload, backend: Backend, run: RunDirectory) -> Evaluate:
     """Evaluates the recipe's benchmark with the backend's engine, into the run's `evals/`."""
-    recipe = workload.recipe
-    problems = [(prompt.problem, prompt.prompt_ids) for prompt in workload.heldout]
+    plan = workload.evaluation
 
     def evaluate_step(step: int) -> EvaluationResult:
-        settings = workload.evaluation_settings(f"{run.path}@{step}")
+        settings = plan.settings(f"{run.path}@{step}")
         folder = run.evals / evaluation_folder_name(settings.benchmark, step)
-        return evaluate(backend.generate, problems, settings, recipe.reward, folder)
+        return evaluate(backend.generate, plan.problems, settings, plan.reward, folder)
 
     return evaluate_step
 

@@ -33,6 +33,10 @@ class Problem:
     """The conversation shown to the model: the problem inside the prompt template."""
     ground_truth: str
     data_source: str
+    dataset: str = ""
+    """Name of the dataset it comes from; metrics are given for each where there are several."""
+    scorer: tuple[str, ...] | None = None
+    """Scorers of its dataset, in the order they are asked; None: those of `reward.scorer`."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from dapo_cli.dataset.identity import overlap
 from dapo_cli.dataset.load import Prepared
 from dapo_cli.errors import UsageError
-from dapo_cli.evaluation.benchmark import load_benchmark
-from dapo_cli.evaluation.result import EvaluationSettings
+from dapo_cli.evaluation.plan import EvaluationPlan, plan_evaluation, render, with_card_values
 from dapo_cli.policy.model import load_tokenizer, max_positions
 from dapo_cli.recipe.loading import LoadedRecipe, key_error
 from dapo_cli.recipe.schema import Recipe
@@ -27,12 +26,11 @@ class Workload:
 
     loaded: LoadedRecipe
     prepared: Prepared
-    contaminated: bool
     tokenizer: Any
     model_config: Any
     generation_config: Any
     train: tuple[RenderedPrompt, ...]
-    heldout: tuple[RenderedPrompt, ...]
+    evaluation: EvaluationPlan
     sampling: Sampling
 
     @property
@@ -40,36 +38,25 @@ class Workload:
         """The recipe itself."""
         return self.loaded.recipe
 
-    def evaluation_settings(self, model: str) -> EvaluationSettings:
-        """How the recipe's benchmark is evaluated; `model` names the weights."""
-        recipe = self.recipe
-        benchmark = load_benchmark(recipe.eval.benchmark)
-        return EvaluationSettings(
-            benchmark=benchmark.name,
-            samples=recipe.eval.samples,
-            sampling=benchmark.resolve_sampling(
-                recipe.rollout.max_response_tokens, self.sampling.stop_token_ids, recipe.rollout.stop_strings
-            ),
-            seed=recipe.rollout.seed,
-            model=model,
-            dataset=self.prepared.card.dataset.name,
-            dataset_hash=self.prepared.card.settings_hash,
-            contaminated=self.contaminated,
-        )
+    @property
+    def contaminated(self) -> bool:
+        """Whether problems of the benchmark are trained on."""
+        return self.evaluation.contaminated
 
 
-def check_contamination(recipe: Recipe, prepared: Prepared) -> bool:
-    """Whether training problems are among the benchmark's (compared on letters and digits).
+def check_contamination(recipe: Recipe, train: Sequence[Problem], asked: Sequence[Problem]) -> bool:
+    """Whether training problems are among the benchmark's, compared on letters and digits.
 
     Raises:
         UsageError: they are, and the recipe does not allow it.
     """
-    common = overlap(prepared.train, prepared.heldout)
+    common = overlap({id(problem): problem for problem in train}.values(), asked)
     if common and not recipe.dataset.allow_benchmark_overlap:
         raise UsageError(
             f"dataset: {len(common)} training problems are in the benchmark {recipe.eval.benchmark}: "
             f"{', '.join(common[:3])}",
-            hint="remove them, or dataset.allow_benchmark_overlap: true; every report then says CONTAMINATED",
+            hint="prepare the data with dataset.overlapping_problems: drop, or set dataset.allow_benchmark_overlap: "
+            "true; every report then says CONTAMINATED",
         )
     return bool(common)
 
@@ -101,10 +88,8 @@ def load_workload(
     Raises:
         UsageError: a prompt is too long, or prompt and response do not fit the model's positions.
     """
+    loaded = with_card_values(loaded)
     recipe = loaded.recipe
-    if recipe.eval.problems is not None and recipe.eval.problems > len(prepared.heldout):
-        note(f"eval.problems: {recipe.eval.problems} asked for, {len(prepared.heldout)} are held out: all are taken")
-    contaminated = check_contamination(recipe, prepared)
     if recipe.model.path == "toy":
         check_toy_warm_start(prepared)
     config, generation_config = load_configs(resolved_model, recipe)
@@ -112,33 +97,19 @@ def load_workload(
     stop_ids = stop_token_ids(recipe.rollout, generation_config)
     check_stop_ids(loaded, stop_ids, config)
     tokenizer = load_tokenizer(resolved_model, recipe.model)
-    renderer = PromptRenderer(tokenizer, recipe.prompt)
+    evaluation = plan_evaluation(loaded, prepared, tokenizer, (config, generation_config), note)
+    asked = [prompt.problem for prompt in evaluation.prompts]
+    contaminated = check_contamination(recipe, prepared.train, asked)
     return Workload(
         loaded=loaded,
         prepared=prepared,
-        contaminated=contaminated,
         tokenizer=tokenizer,
         model_config=config,
         generation_config=generation_config,
-        train=_render(renderer, prepared.train, "training", note),
-        heldout=_render(renderer, prepared.heldout[: recipe.eval.problems], "held-out", note),
+        train=render(PromptRenderer(tokenizer, recipe.prompt), prepared.train, "training", note),
+        evaluation=replace(evaluation, contaminated=contaminated),
         sampling=training_sampling(recipe.rollout, stop_ids),
     )
-
-
-def _render(
-    renderer: PromptRenderer, problems: Sequence[Problem], kind: str, note: Callable[[str], None]
-) -> tuple[RenderedPrompt, ...]:
-    if not problems:
-        return ()
-    prompts, dropped = renderer.render_all(problems)
-    if len(problems) > 1 and len({prompt.text for prompt in prompts}) == 1 < len(prompts):
-        raise UsageError(
-            f"prompt: all {len(prompts)} {kind} prompts are the same text: the template leaves the problem out"
-        )
-    if dropped:
-        note(f"{dropped} of {len(problems)} {kind} problems dropped: longer than prompt.max_prompt_tokens")
-    return tuple(prompts)
 
 
 def load_configs(resolved_model: str, recipe: Recipe) -> tuple[Any, Any]:

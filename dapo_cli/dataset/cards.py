@@ -12,19 +12,33 @@ from dapo_cli.errors import UsageError
 from dapo_cli.resources import resource_folder
 
 
-class FileColumns(BaseModel):
-    """Which columns of the user's file hold the problem and its ground truth."""
+class CardPart(BaseModel):
+    """A frozen part of a card in which unknown keys are errors; lists of YAML become tuples."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class FileColumns(CardPart):
+    """Which columns of the file hold the problem and its ground truth; dots reach into a column."""
 
     problem_column: str = "problem"
     answer_column: str = "answer"
+    answer_after: str | None = None
+    """The ground truth is what follows the last of these in the answer column; null: all of it."""
 
 
-class DatasetCard(BaseModel):
-    """What a dataset is: generated here (`generator` and its parameters) or read from a file (`file`)."""
+class HubFiles(CardPart):
+    """Files of a dataset repository on the hub."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+    id: str
+    revision: str | None
+    """null: the newest, whose commit is recorded."""
+    files: tuple[str, ...]
+    """Patterns."""
+
+
+class DatasetCard(CardPart):
+    """What a dataset is: generated here (`generator` and its parameters) or read from files (`file`, `hub`)."""
 
     name: str
     description: str
@@ -33,6 +47,10 @@ class DatasetCard(BaseModel):
     """Written to every row; verl routes to a scorer by it."""
     heldout_problems: Annotated[int, Field(ge=0)]
     file: FileColumns | None = None
+    hub: HubFiles | None = None
+    """Where the files are when the recipe names none."""
+    expected_rows: tuple[int, ...] = ()
+    """Numbers of rows that are as published; any other is shown."""
     generator: Literal["sums"] | None = None
     digits: Annotated[int, Field(ge=1, le=9)] | None = None
     """sums: digits of every term."""
@@ -45,6 +63,8 @@ class DatasetCard(BaseModel):
     def _one_origin(self) -> DatasetCard:
         if (self.generator is None) == (self.file is None):
             raise ValueError("a card has either `generator` or `file`")
+        if self.hub is not None and self.file is None:
+            raise ValueError("`hub` needs `file`, which names the columns")
         parameters = (self.digits, self.terms, self.problems)
         if self.generator is None and any(value is not None for value in parameters):
             raise ValueError("digits, terms and problems belong to `generator: sums`")

@@ -1,23 +1,34 @@
-"""From a dataset card and its source to train.parquet, heldout.parquet and a data card, checked and split."""
+"""From datasets and their sources to train.parquet, heldout.parquet and a data card, checked and split."""
 
 from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 
-from dapo_cli.dataset.data_card import DataCard, answer_forms, as_markdown, count_rows, examples, file_hash
-from dapo_cli.dataset.prompt_template import apply_template
-from dapo_cli.dataset.rows import Row
-from dapo_cli.dataset.settings import Settings, prepared_folder, resolve, source_path, source_rows
-from dapo_cli.dataset.split import Split, assert_disjoint, split_rows
+from dapo_cli.dataset.card_text import as_markdown
+from dapo_cli.dataset.data_card import (
+    DataCard,
+    Lengths,
+    Overlap,
+    count_rows,
+    findings,
+    kept_answers,
+    length_histogram,
+    part_cards,
+    unexpected,
+)
+from dapo_cli.dataset.selection import Selection, select
+from dapo_cli.dataset.settings import Settings, prepared_folder, resolve
+from dapo_cli.dataset.sources import FileHash, Source, file_hash, open_source, tables_of
+from dapo_cli.dataset.survey import Survey, Surveyor
+from dapo_cli.dataset.write import HELDOUT, TRAIN, write_rows
 from dapo_cli.errors import UsageError, VerificationError
 from dapo_cli.recipe.schema import Recipe
 
 DATA_CARD = "data_card.json"
-TRAIN, HELDOUT = "train.parquet", "heldout.parquet"
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,32 +40,130 @@ class PreparedData:
     already_prepared: bool
 
 
-def prepare(recipe: Recipe, source: Path | None = None, out: Path | None = None) -> PreparedData:
+@dataclass(frozen=True, slots=True)
+class BenchmarkWords:
+    """The problems of a benchmark, by `survey.words_hash`; None with the reason where they could not be had."""
+
+    words: frozenset[bytes] | None
+    reason: str
+    """Where they came from, or why they could not be had."""
+
+
+@dataclass(frozen=True, slots=True)
+class Surroundings:
+    """What a preparation needs besides the data: a tokenizer to measure prompts with, and benchmarks."""
+
+    measure: Callable[[str], int] | None = None
+    """Problem text -> tokens of its rendered prompt; None: cannot be measured."""
+    tokenizer: str = "no tokenizer was asked for"
+    """Whose tokenizer, or why there is none."""
+    benchmarks: Mapping[str, BenchmarkWords] = field(default_factory=dict)
+
+
+def prepare(
+    recipe: Recipe,
+    source: str | None = None,
+    out: Path | None = None,
+    look_around: Callable[[], Surroundings] = Surroundings,
+) -> PreparedData:
     """Write the recipe's problems to `out` (default: `prepared_folder`), unless they are there already.
 
-    `source` wins over dataset.source. Same source and settings give the same bytes.
+    `source` wins over dataset.source. Same sources and settings give the same bytes. `look_around` is called only if
+    something is to be prepared.
 
     Raises:
         UsageError: no source or one too many, bad rows, nothing left to train on, or `out` holds something else.
-        VerificationError: train and held-out problems overlap.
+        VerificationError: the folder was prepared before and is damaged.
     """
     settings = resolve(recipe)
-    path = source_path(recipe, settings, source)
+    if source is not None and len(settings.parts) > 1:
+        raise UsageError("--source: the recipe has several datasets", hint="set the source of each in dataset.parts")
     folder = out or prepared_folder(recipe)
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-        return PreparedData(folder, _checked_card(folder, settings, path), already_prepared=True)
-    rows = source_rows(settings, path)
-    split = split_rows(rows, settings.heldout_problems)
-    assert_disjoint([row.problem for _, row in split.train], [row.problem for _, row in split.heldout])
+        card = _checked_card(folder, settings)
+        check_sources(folder, card, _local_sources(settings, source))
+        return PreparedData(folder, card, already_prepared=True)
+    sources = [open_source(part, source) for part in settings.parts]
+    surroundings = look_around()
+    tables = tables_of(sources)
+    survey = Surveyor(settings, surroundings.measure).read(tables)
+    limit = recipe.prompt.max_prompt_tokens if settings.length_filter is not None else None
+    words = {name: found.words for name, found in surroundings.benchmarks.items() if found.words is not None}
+    selection = select(survey, settings, words, [table.part for table in tables], limit)
     temporary = folder.with_name(f".{folder.name}.{os.getpid()}")
     shutil.rmtree(temporary, ignore_errors=True)
     temporary.mkdir(parents=True)
     try:
-        card = _write(temporary, settings, path, rows, split)
+        write_rows(temporary, settings, tables, survey, selection)
+        card = _describe(recipe, settings, sources, survey, selection)
+        card = card.model_copy(
+            update={
+                "lengths": _lengths(recipe, surroundings, survey),
+                "overlaps": _overlaps(surroundings, survey, selection),
+                "files": (file_hash(temporary / TRAIN), file_hash(temporary / HELDOUT)),
+            }
+        )
+        (temporary / DATA_CARD).write_text(card.model_dump_json(indent=2) + "\n", encoding="utf-8")
+        (temporary / "data_card.md").write_text(as_markdown(card), encoding="utf-8")
         temporary.replace(folder)
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
     return PreparedData(folder, card, already_prepared=False)
+
+
+def _describe(
+    recipe: Recipe, settings: Settings, sources: Sequence[Source], survey: Survey, selection: Selection
+) -> DataCard:
+    parts = part_cards(settings, sources, survey, selection)
+    answers, not_integers = kept_answers(survey, selection)
+    languages: dict[str, int] = {}
+    for problem in survey.problems:
+        languages[problem.language] = languages.get(problem.language, 0) + 1
+    return DataCard(
+        name=settings.name,
+        settings_hash=settings.hash,
+        duplicates=settings.duplicates,
+        conflicts=settings.conflicts,
+        prompt_template=settings.prompt_template,
+        counts=count_rows(survey, selection),
+        distinct_problems=len(survey.problems),
+        parts=parts,
+        answers=answers,
+        not_integers=not_integers,
+        languages=languages,
+        lengths=Lengths(tokenizer="", measured=False, limit=recipe.prompt.max_prompt_tokens),
+        overlaps=(),
+        findings=findings(survey, selection),
+        notes=(*(note for source in sources for note in source.notes), *unexpected(parts)),
+        files=(),
+    )
+
+
+def _lengths(recipe: Recipe, surroundings: Surroundings, survey: Survey) -> Lengths:
+    limit = recipe.prompt.max_prompt_tokens
+    tokens = [problem.prompt_tokens for problem in survey.problems if problem.prompt_tokens is not None]
+    return Lengths(
+        tokenizer=surroundings.tokenizer,
+        measured=surroundings.measure is not None,
+        limit=limit,
+        longer=sum(count > limit for count in tokens),
+        longest=max(tokens, default=0),
+        histogram=length_histogram(tokens),
+    )
+
+
+def _overlaps(surroundings: Surroundings, survey: Survey, selection: Selection) -> tuple[Overlap, ...]:
+    return tuple(
+        Overlap(
+            benchmark=name,
+            checked=found.words is not None,
+            reason=found.reason,
+            asked=len({survey.problems[p].words for p in selection.overlaps.get(name, ())}),
+            problem_ids=tuple(survey.problems[p].id for p in selection.overlaps.get(name, ())),
+            examples=tuple(survey.problems[p].shown for p in selection.overlaps.get(name, ())[:10]),
+        )
+        for name, found in surroundings.benchmarks.items()
+    )
 
 
 def read_data_card(folder: Path) -> DataCard:
@@ -73,75 +182,52 @@ def read_data_card(folder: Path) -> DataCard:
         raise VerificationError(f"{path}: not a data card of this version: {error}") from error
 
 
-def _checked_card(folder: Path, settings: Settings, path: Path | None) -> DataCard:
+def _checked_card(folder: Path, settings: Settings) -> DataCard:
     card = read_data_card(folder)
     if card.settings_hash != settings.hash:
         raise UsageError(
             f"{folder}: prepared with other settings (hash {card.settings_hash}, now {settings.hash}); "
             "remove the folder or give another --out DIR"
         )
-    check_source(folder, card, path)
     return card
 
 
-def check_source(folder: Path, card: DataCard, path: Path | None) -> None:
-    """Refuse a source file other than the one `folder` was prepared from.
+def _local_sources(settings: Settings, source: str | None) -> list[Source | None]:
+    """The sources that are local and there; a hub source is named by its pinned commit and needs no second look."""
+    return [
+        open_source(part, source) if (named := source or part.source) and Path(named).exists() else None
+        for part in settings.parts
+    ]
+
+
+def check_sources(folder: Path, card: DataCard, sources: Sequence[Source | None]) -> None:
+    """Refuse source files other than those that `folder` was prepared from.
 
     Raises:
         UsageError: the hashes differ.
     """
-    if path is None or card.source is None:
-        return
-    now = file_hash(path)
-    if now.sha256 != card.source.sha256:
+    for part, source in zip(card.parts, sources, strict=True):
+        now: tuple[FileHash, ...] = source.hashes() if source is not None else part.files
+        if [file.sha256 for file in now] != [file.sha256 for file in part.files]:
+            before = ", ".join(f"{file.name} with sha256 {file.sha256}" for file in part.files) or "no file"
+            found = ", ".join(f"{file.name} with {file.sha256}" for file in now)
+            raise UsageError(
+                f"{folder}: prepared from {before}, but now there is {found}",
+                hint=f"remove {folder} and run dapo prepare-data again, or go back to the old file",
+            )
+
+
+def check_unchanged(recipe: Recipe, folder: Path, card: DataCard) -> None:
+    """Refuse a prepared folder that other settings or other local files than the recipe's were prepared with.
+
+    Raises:
+        UsageError: settings or hashes differ.
+    """
+    settings = resolve(recipe)
+    if card.settings_hash != settings.hash:
         raise UsageError(
-            f"{folder}: prepared from {card.source.name} with sha256 {card.source.sha256}, but {path} has {now.sha256}",
-            hint=f"remove {folder} and run dapo prepare-data again, or go back to the old file",
+            f"dataset.prepared: {folder} was prepared with other settings (hash {card.settings_hash}, the "
+            f"recipe's is {settings.hash})",
+            hint="dapo prepare-data RECIPE --out DIR with the dataset and prompt.template of this recipe",
         )
-
-
-def _write(folder: Path, settings: Settings, path: Path | None, rows: Sequence[Row], split: Split) -> DataCard:
-    _write_parquet(folder / TRAIN, settings, split.train, "train")
-    _write_parquet(folder / HELDOUT, settings, split.heldout, "heldout")
-    card = DataCard(
-        settings_hash=settings.hash,
-        dataset=settings.card,
-        columns=settings.columns,
-        prompt_template=settings.prompt_template,
-        source=file_hash(path) if path else None,
-        counts=count_rows(rows, split),
-        answers=answer_forms(row.answer for _, row in split.train + split.heldout),
-        **examples(split, rows),
-        files=(file_hash(folder / TRAIN), file_hash(folder / HELDOUT)),
-    )
-    (folder / DATA_CARD).write_text(card.model_dump_json(indent=2) + "\n", encoding="utf-8")
-    (folder / "data_card.md").write_text(as_markdown(card), encoding="utf-8")
-    return card
-
-
-def _write_parquet(path: Path, settings: Settings, rows: Sequence[tuple[str, Row]], split_name: str) -> None:
-    """Rows in the column layout that verl reads."""
-    import pyarrow as pa
-    import pyarrow.parquet
-
-    text = pa.string()
-    schema = pa.schema(
-        {
-            "data_source": text,
-            "prompt": pa.list_(pa.struct({"role": text, "content": text})),
-            "ability": text,
-            "reward_model": pa.struct({"ground_truth": text, "style": text}),
-            "extra_info": pa.struct({"index": pa.int64(), "problem": text, "problem_id": text, "split": text}),
-        }
-    )
-    records = [
-        {
-            "data_source": settings.card.data_source,
-            "prompt": [{"role": "user", "content": apply_template(settings.prompt_template, row.problem)}],
-            "ability": "MATH",
-            "reward_model": {"ground_truth": row.answer, "style": "rule"},
-            "extra_info": {"index": index, "problem": row.problem, "problem_id": key, "split": split_name},
-        }
-        for index, (key, row) in enumerate(rows)
-    ]
-    pyarrow.parquet.write_table(pa.Table.from_pylist(records, schema=schema), path)
+    check_sources(folder, card, _local_sources(settings, None))

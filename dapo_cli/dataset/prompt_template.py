@@ -1,4 +1,4 @@
-"""From a problem to the text of the user message."""
+"""From a problem to the text of the user message, and back where the data already carries a template."""
 
 from __future__ import annotations
 
@@ -12,9 +12,15 @@ DAPO_TEMPLATE = (
 )
 """The published prompt format, byte for byte (column `prompt` of the public DAPO parquet files)."""
 
+BOXED_TEMPLATE = "{problem}\n\nPlease reason step by step, and put your final answer within \\boxed{}."
+"""Asks for the last \\boxed{} that the scorers boxed, dapo_2026_08, integer and math_verify read."""
+
+NAMED = {"dapo": DAPO_TEMPLATE, "boxed": BOXED_TEMPLATE, "problem": "{problem}"}
+"""What `prompt.template` may name."""
+
 
 def template_text(template: str) -> str:
-    """The text behind `prompt.template`: the DAPO instruction, the problem alone, or the custom text itself.
+    """The text behind `prompt.template`: a named one, or the custom text itself.
 
     >>> template_text("problem")
     '{problem}'
@@ -22,9 +28,10 @@ def template_text(template: str) -> str:
     Raises:
         UsageError: a custom text without `{problem}`.
     """
-    text = {"dapo": DAPO_TEMPLATE, "problem": "{problem}"}.get(template, template)
+    text = NAMED.get(template, template)
     if "{problem}" not in text:
-        raise UsageError(f"prompt.template: want dapo, problem, or a text that contains {{problem}}, got {template!r}")
+        names = ", ".join(NAMED)
+        raise UsageError(f"prompt.template: want {names}, or a text that contains {{problem}}, got {template!r}")
     return text
 
 
@@ -38,3 +45,25 @@ def apply_template(template: str, problem: str) -> str:
         UsageError: a custom text without `{problem}`.
     """
     return template_text(template).replace("{problem}", problem)
+
+
+class TemplateStripper:
+    """Finds the problem in a text that may already carry a template: a named one, or the recipe's own.
+
+    >>> strip = TemplateStripper("Q: {problem}").strip
+    >>> strip("Q: What is 2 + 2?"), strip("What is 2 + 2?")
+    (('What is 2 + 2?', True), ('What is 2 + 2?', False))
+    """
+
+    def __init__(self, template: str) -> None:
+        texts = dict.fromkeys([*NAMED.values(), template_text(template)])
+        ends = [text.split("{problem}") for text in texts]
+        # A template that repeats the problem cannot be undone by cutting its ends off.
+        self._ends = [(pair[0], pair[1]) for pair in ends if len(pair) == 2 and any(part.strip() for part in pair)]
+
+    def strip(self, text: str) -> tuple[str, bool]:
+        """The problem alone, and whether a template was found around it."""
+        for before, after in self._ends:
+            if text.startswith(before) and text.endswith(after) and len(text) > len(before) + len(after):
+                return text[len(before) : len(text) - len(after)], True
+        return text, False

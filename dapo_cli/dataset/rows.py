@@ -1,16 +1,11 @@
-"""Rows of a dataset before they are cleaned: read from a file, or generated."""
+"""Rows of a dataset: the cells of a file as checked texts, or generated sums."""
 
 from __future__ import annotations
 
-import csv
-import json
 import math
 import random
-from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import partial
 from itertools import product
-from pathlib import Path
 from typing import Any
 
 from dapo_cli.errors import UsageError
@@ -18,15 +13,11 @@ from dapo_cli.errors import UsageError
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One valid row: where it stands, its problem, and its ground truth as text.
-
-    `rewritten` is the original of an answer that was not text, e.g. the float 27.0 of "27"; None for text.
-    """
+    """One valid row: where it stands, its problem, and its ground truth as text."""
 
     where: str
     problem: str
     answer: str
-    rewritten: str | None = None
 
 
 def sum_rows(digits: int, terms: int, problems: int | str) -> list[Row]:
@@ -56,94 +47,48 @@ def sum_rows(digits: int, terms: int, problems: int | str) -> list[Row]:
     ]
 
 
-def read_rows(path: Path, problem_column: str, answer_column: str) -> list[Row]:
-    """Every row of a jsonl, json (a list of objects), csv or parquet file, checked; the first bad row is an error.
+def problem_text(where: str, column: str, cell: Any) -> str:
+    """The problem in a cell: a text, or a conversation of one user message, as the published DAPO files have it.
+
+    >>> problem_text("f:1", "prompt", [{"role": "user", "content": "2 + 2?"}])
+    '2 + 2?'
 
     Raises:
-        UsageError: unknown kind of file, unreadable row, no rows, missing column, empty problem, or an answer that is
-            neither text nor a finite number.
+        UsageError: anything else, or an empty text.
     """
-    readers = {".jsonl": _read_jsonl, ".json": _read_json, ".csv": _read_csv, ".parquet": _read_parquet}
-    if path.suffix not in readers:
-        raise UsageError(f"{path}: kind of file {path.suffix or 'without ending'!r}: want {', '.join(readers)}")
-    rows = [_checked(where, record, problem_column, answer_column) for where, record in readers[path.suffix](path)]
-    if not rows:
-        raise UsageError(f"{path}: the file holds no rows")
-    return rows
+    text = cell
+    if isinstance(cell, list):
+        roles = [message.get("role") if isinstance(message, dict) else None for message in cell]
+        if roles != ["user"]:
+            found = ", ".join(str(role) for role in roles) or "no message"
+            raise UsageError(
+                f"{where}: {column}: want a text or one user message, got messages of {found}",
+                hint="a system prompt and solved examples belong into the recipe: prompt.system, prompt.few_shot",
+            )
+        text = cell[0].get("content")
+    if not isinstance(text, str) or not text.strip():
+        raise UsageError(f"{where}: {column}: want a non-empty text, got {text!r}")
+    return text
 
 
-def _checked(where: str, record: Any, problem_column: str, answer_column: str) -> Row:
-    if not isinstance(record, dict):
-        raise UsageError(f"{where}: want an object with columns, got {type(record).__name__}")
-    for key, column in (("problem_column", problem_column), ("answer_column", answer_column)):
-        if column not in record:
-            columns = ", ".join(str(name) for name in record)
-            raise UsageError(f"{where}: no column {column!r}; columns: {columns}", hint=f"set dataset.{key}")
-    problem, answer = record[problem_column], record[answer_column]
-    if not isinstance(problem, str) or not problem.strip():
-        raise UsageError(f"{where}: {problem_column}: want a non-empty text, got {problem!r}")
-    if isinstance(answer, str) and answer.strip():
-        return Row(where, problem, answer)
-    if isinstance(answer, bool) or not isinstance(answer, int | float) or not math.isfinite(answer):
-        raise UsageError(f"{where}: {answer_column}: want a non-empty text or a number, got {answer!r}")
+def answer_text(where: str, column: str, cell: Any, answer_after: str | None = None) -> tuple[str, str | None]:
+    """The ground truth in a cell as text, and what it was rewritten from (None for a text, which stays as it is).
+
+    >>> answer_text("f:1", "answer", 27.0), answer_text("f:1", "answer", "so 3 + 4 = 7\\n#### 7", "####")
+    (('27', 'float 27.0'), ('7', None))
+
+    Raises:
+        UsageError: neither a non-empty text nor a finite number, or `answer_after` is not in it.
+    """
+    if isinstance(cell, str) and cell.strip():
+        if answer_after is None:
+            return cell, None
+        _, mark, answer = cell.rpartition(answer_after)
+        if not mark or not answer.strip():
+            raise UsageError(f"{where}: {column}: want an answer after {answer_after!r}, got {cell[-80:]!r}")
+        return answer.strip(), None
+    if isinstance(cell, bool) or not isinstance(cell, int | float) or not math.isfinite(cell):
+        raise UsageError(f"{where}: {column}: want a non-empty text or a number, got {cell!r}")
     # The scorer compares texts, so the float 27.0 has to become "27".
-    text = str(int(answer)) if answer == int(answer) else repr(answer)
-    return Row(where, problem, text, rewritten=f"{type(answer).__name__} {answer!r}")
-
-
-def _read_jsonl(path: Path) -> Iterator[tuple[str, Any]]:
-    with path.open("rb") as lines:
-        for number, line in enumerate(lines, start=1):
-            if line.strip():
-                yield f"{path}:{number}", _parse(f"{path}:{number}", line)
-
-
-def _parse(where: str, data: bytes) -> Any:
-    try:
-        value = json.loads(data.decode("utf-8-sig"), object_pairs_hook=partial(_unique, where))
-        json.dumps(value, ensure_ascii=False).encode()  # half of a surrogate pair is valid JSON and no text
-    except (ValueError, RecursionError) as error:
-        raise UsageError(f"{where}: not valid JSON: {error}") from error
-    return value
-
-
-def _unique(where: str, pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    names = [name for name, _ in pairs]
-    repeated = sorted({name for name in names if names.count(name) > 1})
-    if repeated:
-        raise UsageError(f"{where}: column {repeated[0]!r} is there twice")
-    return dict(pairs)
-
-
-def _read_json(path: Path) -> Iterator[tuple[str, Any]]:
-    records = _parse(str(path), path.read_bytes())
-    if not isinstance(records, list):
-        raise UsageError(f"{path}: want a list of objects, got {type(records).__name__}")
-    for number, record in enumerate(records, start=1):
-        yield f"{path}: item {number}", record
-
-
-def _read_csv(path: Path) -> Iterator[tuple[str, Any]]:
-    with path.open(encoding="utf-8-sig", newline="") as lines:
-        reader = csv.DictReader(lines, strict=True)
-        try:
-            _unique(f"{path}:1", [(name, None) for name in reader.fieldnames or ()])
-            for record in reader:
-                where = f"{path}:{reader.line_num}"
-                if None in record or None in record.values():
-                    raise UsageError(f"{where}: want {len(reader.fieldnames or ())} fields as in the header line")
-                yield where, record
-        except (csv.Error, UnicodeDecodeError) as error:
-            raise UsageError(f"{path}:{reader.line_num + 1}: not valid CSV: {error}") from error
-
-
-def _read_parquet(path: Path) -> Iterator[tuple[str, Any]]:
-    import pyarrow
-    import pyarrow.parquet
-
-    try:
-        table = pyarrow.parquet.read_table(path)
-    except pyarrow.ArrowException as error:
-        raise UsageError(f"{path}: not a readable parquet file: {error}") from error
-    for number, record in enumerate(table.to_pylist(), start=1):
-        yield f"{path}: row {number}", record
+    text = str(int(cell)) if cell == int(cell) else repr(cell)
+    return text, f"{type(cell).__name__} {cell!r}"

@@ -1,4 +1,4 @@
-"""What decides the contents of the prepared files: the recipe and the dataset card joined, and the source."""
+"""What decides the contents of the prepared files, but for the sources: the recipe and the dataset cards joined."""
 
 from __future__ import annotations
 
@@ -6,70 +6,113 @@ import hashlib
 import json
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from dapo_cli.dataset.cards import DatasetCard, FileColumns, card_names, load_card
 from dapo_cli.dataset.prompt_template import template_text
-from dapo_cli.dataset.rows import Row, read_rows, sum_rows
-from dapo_cli.dataset.split import Split, split_rows
 from dapo_cli.errors import UsageError
-from dapo_cli.recipe.schema import Recipe
+from dapo_cli.recipe.schema import Dataset, DatasetPart, Recipe
 
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2
 """Raised when the same settings and source would give other files."""
 
 
 @dataclass(frozen=True, slots=True)
-class Settings:
-    """Everything but the source that decides what the prepared files hold."""
+class PartSettings:
+    """One dataset: its card, and what the recipe says about it."""
 
+    name: str
     card: DatasetCard
     columns: FileColumns | None
+    """None for generated data."""
     heldout_problems: int
+    source: str | None
+    revision: str | None
+    files: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """Everything but the sources that decides what the prepared files hold."""
+
+    name: str
+    parts: tuple[PartSettings, ...]
+    duplicates: str
+    conflicts: str
+    benchmarks: tuple[str, ...]
+    """Whose problems are looked for."""
+    overlapping_problems: str
     prompt_template: str
+    length_filter: tuple[Any, ...] | None
+    """What decides which prompts are too long; None where none is dropped."""
 
     @property
     def hash(self) -> str:
         """First 12 hex digits of a SHA-256 over the settings and the format version."""
-        columns = self.columns and self.columns.model_dump()
-        parts = [FORMAT_VERSION, self.card.model_dump(), columns, self.heldout_problems, self.prompt_template]
-        return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()[:12]
+        parts = [
+            [part.name, part.card.model_dump(), part.columns and part.columns.model_dump(), part.heldout_problems]
+            for part in self.parts
+        ]
+        rules = [self.duplicates, self.conflicts, self.overlapping_problems]
+        # Which benchmarks are looked for decides the files only where something is dropped for it.
+        benchmarks = self.benchmarks if self.overlapping_problems == "drop" else ()
+        whole = [FORMAT_VERSION, parts, rules, benchmarks, self.prompt_template, self.length_filter]
+        return hashlib.sha256(json.dumps(whole, sort_keys=True).encode()).hexdigest()[:12]
 
 
 def resolve(recipe: Recipe) -> Settings:
-    """The recipe's dataset and prompt sections joined with the card; what the recipe names wins.
+    """The recipe's dataset and prompt sections joined with the cards; what the recipe names wins.
 
     Raises:
         UsageError: neither a card nor a usable dataset of one's own, or a bad prompt template.
     """
     section = recipe.dataset
-    card = load_card(section.name)
-    if card is None:
-        card = _own_card(recipe)
-    columns = card.file and FileColumns(
-        problem_column=section.problem_column or card.file.problem_column,
-        answer_column=section.answer_column or card.file.answer_column,
-    )
-    heldout = card.heldout_problems if section.heldout_problems is None else section.heldout_problems
-    return Settings(card, columns, heldout, template_text(recipe.prompt.template))
-
-
-def _own_card(recipe: Recipe) -> DatasetCard:
-    section = recipe.dataset
-    if section.source is None:
-        raise UsageError(
-            f"dataset.name: no card named {section.name!r}; cards: {', '.join(card_names())}",
-            hint="for data of your own, set dataset.source and dataset.heldout_problems too",
-        )
-    if section.heldout_problems is None:
-        raise UsageError(
-            f"dataset.heldout_problems: has to be set, because {section.name!r} has no card to take it from"
-        )
-    return DatasetCard(
+    named: tuple[Dataset | DatasetPart, ...] = section.parts or (section,)
+    prompt = recipe.prompt
+    drops = prompt.long_prompts == "drop"
+    wanted = dict.fromkeys([*section.overlap_benchmarks, recipe.eval.benchmark])
+    return Settings(
         name=section.name,
-        description="A file without a dataset card.",
+        parts=tuple(_resolve_part(part, _key_of(section, index)) for index, part in enumerate(named)),
+        duplicates=section.duplicates,
+        conflicts=section.conflicts,
+        benchmarks=tuple(name for name in wanted if name != "heldout"),
+        overlapping_problems=section.overlapping_problems,
+        prompt_template=template_text(prompt.template),
+        length_filter=(recipe.model.path, recipe.model.revision, prompt.model_dump(mode="json")) if drops else None,
+    )
+
+
+def _key_of(section: Dataset, index: int) -> str:
+    return f"dataset.parts[{index}]" if section.parts else "dataset"
+
+
+def _resolve_part(part: Dataset | DatasetPart, key: str) -> PartSettings:
+    card = load_card(part.name) or _own_card(part, key)
+    columns = card.file and FileColumns(
+        problem_column=part.problem_column or card.file.problem_column,
+        answer_column=part.answer_column or card.file.answer_column,
+        # It belongs to the card's own column.
+        answer_after=card.file.answer_after if part.answer_column in (None, card.file.answer_column) else None,
+    )
+    heldout = card.heldout_problems if part.heldout_problems is None else part.heldout_problems
+    return PartSettings(part.name, card, columns, heldout, part.source, part.revision, part.files)
+
+
+def _own_card(part: Dataset | DatasetPart, key: str) -> DatasetCard:
+    if part.source is None:
+        raise UsageError(
+            f"{key}.name: no card named {part.name!r}; cards: {', '.join(card_names())}",
+            hint=f"for data of your own, set {key}.source and {key}.heldout_problems too",
+        )
+    if part.heldout_problems is None:
+        raise UsageError(f"{key}.heldout_problems: has to be set, because {part.name!r} has no card to take it from")
+    return DatasetCard(
+        name=part.name,
+        description="Rows without a dataset card.",
         license="not stated",
         data_source="math_dapo",
-        heldout_problems=section.heldout_problems,
+        heldout_problems=part.heldout_problems,
         file=FileColumns(),
     )
 
@@ -87,50 +130,7 @@ def prepared_folder(recipe: Recipe) -> Path:
 
 def prepare_command(recipe: Recipe, recipe_reference: str) -> str:
     """The command that prepares the recipe's data; `recipe_reference` is how the user named the recipe."""
-    needs_source = resolve(recipe).columns is not None and recipe.dataset.source is None
+    needs_source = any(
+        part.columns is not None and part.source is None and part.card.hub is None for part in resolve(recipe).parts
+    )
     return f"dapo prepare-data {recipe_reference}" + (" --source FILE" if needs_source else "")
-
-
-def source_path(recipe: Recipe, settings: Settings, source: Path | None) -> Path | None:
-    """The file to read: `source`, else dataset.source; None for a generated dataset.
-
-    Raises:
-        UsageError: a file is needed and not given or not there, or given and not needed.
-    """
-    path = source or (Path(recipe.dataset.source) if recipe.dataset.source else None)
-    name = settings.card.name
-    if settings.columns is None:
-        if path is not None:
-            raise UsageError(f"source: {name} is generated and reads no file, got {path}; leave the source out")
-        return None
-    if path is None:
-        raise UsageError(
-            f"source: {name} ships no problems; it reads a jsonl, json, csv or parquet file of yours",
-            hint=f"give --source FILE or set dataset.source. {settings.card.description}",
-        )
-    if not path.is_file():
-        raise UsageError(f"{path}: source: no such file; give another with --source FILE or dataset.source")
-    return path
-
-
-def source_rows(settings: Settings, path: Path | None) -> list[Row]:
-    """Every row of the file at `path`, or of the generator.
-
-    Raises:
-        UsageError: see `read_rows` and `sum_rows`; or a file is needed and not given.
-    """
-    if settings.columns is not None and path is not None:
-        return read_rows(path, settings.columns.problem_column, settings.columns.answer_column)
-    card = settings.card
-    if card.digits is None or card.terms is None or card.problems is None:
-        raise UsageError(f"{card.name}: a dataset that is read from a file needs its source")
-    return sum_rows(card.digits, card.terms, card.problems)
-
-
-def generated_split(card: DatasetCard, heldout_problems: int) -> Split:
-    """The problems of a generated dataset, split as `prepare` splits them, without writing anything.
-
-    Raises:
-        UsageError: the card reads a file, or nothing would be left to train on.
-    """
-    return split_rows(source_rows(Settings(card, None, heldout_problems, "{problem}"), None), heldout_problems)

@@ -1,30 +1,26 @@
-"""From rows to training and held-out problems: duplicates dropped, split by content hash."""
+"""Which problems are held out: those with the smallest content hashes, whatever the order of the rows."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+from dapo_cli.dataset.cards import DatasetCard
 from dapo_cli.dataset.identity import problem_id
-from dapo_cli.dataset.rows import Row
+from dapo_cli.dataset.rows import Row, sum_rows
 from dapo_cli.errors import UsageError, VerificationError
 
 
 @dataclass(frozen=True, slots=True)
 class Split:
-    """What became of the rows. Train and held-out are in source order and share no problem."""
+    """Rows with their problem ids. Train and held-out are in source order and share no problem."""
 
     train: tuple[tuple[str, Row], ...]
-    """(problem id, row)"""
     heldout: tuple[tuple[str, Row], ...]
-    duplicates: tuple[Row, ...]
-    """Rows whose problem came before with the same answer."""
-    conflicts: tuple[tuple[Row, ...], ...]
-    """Rows of one problem that disagree about its answer; all of them are dropped."""
 
 
-def split_rows(rows: Sequence[Row], heldout_problems: int) -> Split:
-    """Drop duplicates and conflicts, and hold out the `heldout_problems` problems with the smallest ids.
+def heldout_ids(ids: Iterable[str], heldout_problems: int, name: str) -> frozenset[str]:
+    """The `heldout_problems` smallest of the ids of dataset `name`.
 
     The choice depends on the texts alone: a problem that is held out stays so when rows are added or reordered, unless
     smaller ids join.
@@ -32,21 +28,37 @@ def split_rows(rows: Sequence[Row], heldout_problems: int) -> Split:
     Raises:
         UsageError: nothing would be left to train on.
     """
-    by_id: dict[str, list[Row]] = {}
-    for row in rows:
-        by_id.setdefault(problem_id(row.problem), []).append(row)
-    agreed = {key: twins for key, twins in by_id.items() if len({row.answer.strip() for row in twins}) == 1}
-    if heldout_problems >= len(agreed):
+    ordered = sorted(set(ids))
+    if heldout_problems >= len(ordered):
         raise UsageError(
-            f"dataset.heldout_problems: got {heldout_problems}, but only {len(agreed)} problems are left once "
-            "duplicates and conflicting answers are dropped; at least one has to stay for training"
+            f"dataset.heldout_problems: got {heldout_problems}, but only {len(ordered)} problems of {name} are left "
+            "once duplicates and conflicting answers are dropped; at least one has to stay for training"
         )
-    heldout_ids = set(sorted(agreed)[:heldout_problems])
+    return frozenset(ordered[:heldout_problems])
+
+
+def generated_rows(card: DatasetCard) -> list[Row]:
+    """The problems of a card that generates them.
+
+    Raises:
+        UsageError: the card reads a file; see also `sum_rows`.
+    """
+    if card.digits is None or card.terms is None or card.problems is None:
+        raise UsageError(f"{card.name}: a dataset that is read from a file needs its source")
+    return sum_rows(card.digits, card.terms, card.problems)
+
+
+def generated_split(card: DatasetCard, heldout_problems: int) -> Split:
+    """The problems of a generated dataset, split as `prepare` splits them, without writing anything.
+
+    Raises:
+        UsageError: the card reads a file, or nothing would be left to train on.
+    """
+    rows = [(problem_id(row.problem), row) for row in generated_rows(card)]
+    held = heldout_ids((key for key, _ in rows), heldout_problems, card.name)
     return Split(
-        train=tuple((key, twins[0]) for key, twins in agreed.items() if key not in heldout_ids),
-        heldout=tuple((key, twins[0]) for key, twins in agreed.items() if key in heldout_ids),
-        duplicates=tuple(row for twins in agreed.values() for row in twins[1:]),
-        conflicts=tuple(tuple(twins) for key, twins in by_id.items() if key not in agreed),
+        train=tuple((key, row) for key, row in rows if key not in held),
+        heldout=tuple((key, row) for key, row in rows if key in held),
     )
 
 

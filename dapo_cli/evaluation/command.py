@@ -14,6 +14,7 @@ from dapo_cli.backend.local import pick_device, set_threads
 from dapo_cli.dataset.load import open_prepared
 from dapo_cli.errors import UsageError
 from dapo_cli.evaluation.evaluate import evaluate, load_result
+from dapo_cli.evaluation.plan import with_card_values
 from dapo_cli.evaluation.result import EvaluationResult
 from dapo_cli.evaluation.samples import REPORT
 from dapo_cli.export.policy_folder import load_policy, weights_hash
@@ -62,6 +63,7 @@ def evaluate_run(
         UsageError: `loaded` differs from the run's recipe in more than how it is evaluated.
     """
     refuse_other_recipe(loaded, run)
+    loaded = with_card_values(loaded)
     recipe = loaded.recipe
     policy, _ = load_policy(run.path, checkpoint.path)
     prepare_policy(policy, recipe.model)
@@ -131,14 +133,14 @@ def _evaluate(loaded: LoadedRecipe, subject: Subject, folder: Path, note: Note, 
     workload = load_workload(loaded, open_prepared(recipe, str(loaded.path)), subject.source, note)
     policy.to(pick_device(recipe.backend))
     set_threads(recipe.backend, sum(parameter.numel() for parameter in policy.parameters()))
-    problems = [(prompt.problem, prompt.prompt_ids) for prompt in workload.heldout]
-    settings = workload.evaluation_settings(subject.name)
+    recipe, plan = workload.recipe, workload.evaluation
+    settings = plan.settings(subject.name)
     with _engine(workload, subject, note) as engine:
         note(
             f"evaluating {subject.name} on {settings.benchmark} with {recipe.rollout.engine}: "
-            f"{len(problems)} problems x {settings.samples} samples"
+            f"{len(plan.prompts)} problems x {settings.samples} samples"
         )
-        return evaluate(engine.generate, problems, settings, recipe.reward, folder, progress)
+        return evaluate(engine.generate, plan.problems, settings, plan.reward, folder, progress)
 
 
 @contextmanager
@@ -153,7 +155,7 @@ def _engine(workload: Workload, subject: Subject, note: Note) -> Iterator[HFEngi
         limit = recipe.rollout.max_concurrent_rollouts
         yield HFEngine(subject.policy, workload.tokenizer, recipe.model.dtype, limit)
         return
-    prompts = [prompt.prompt_ids for prompt in workload.heldout]
+    prompts = [prompt.prompt_ids for prompt in workload.evaluation.prompts]
     engine = InProcessVLLM(recipe, subject.source, workload.tokenizer, subject.policy, prompts, note)
     try:
         engine.sync(0)

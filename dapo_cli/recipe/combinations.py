@@ -2,29 +2,19 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 
 from dapo_cli.recipe.cluster_rules import CLUSTER_RULES, idle_parts
 from dapo_cli.recipe.contradiction import Problem, Rule
+from dapo_cli.recipe.dataset_rules import DATASET_RULES
 from dapo_cli.recipe.schema import Recipe
-from dapo_cli.recipe.scorers import ANSWER_LINE, BOX, READS, forms_read, name_problem, scorer_names
 
-NAMED_TEMPLATES = ("dapo", "problem")
+NAMED_TEMPLATES = ("dapo", "boxed", "problem")
 
 
 def combination_problems(recipe: Recipe) -> list[Problem]:
     """Every rule that `recipe` breaks, in the order of the sections."""
     return [problem for rule in RULES for problem in rule(recipe)]
-
-
-def _dataset_name(recipe: Recipe) -> Iterator[Problem]:
-    if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}", recipe.dataset.name):
-        yield Problem(
-            ("dataset.name",),
-            f"{recipe.dataset.name!r} cannot be the name of a folder",
-            "use up to 100 letters, digits, dots, dashes and underscores",
-        )
 
 
 def _stop_token_ids(recipe: Recipe) -> Iterator[Problem]:
@@ -52,7 +42,7 @@ def _template(recipe: Recipe) -> Iterator[Problem]:
     if template not in NAMED_TEMPLATES and "{problem}" not in template:
         yield Problem(
             ("prompt.template",),
-            f"{template!r} is neither dapo nor problem nor a text that contains {{problem}}",
+            f"{template!r} is none of {', '.join(NAMED_TEMPLATES)} and no text that contains {{problem}}",
             "put {problem} where the problem goes",
         )
 
@@ -78,31 +68,6 @@ def _top_p(recipe: Recipe) -> Iterator[Problem]:
 def _stop_strings(recipe: Recipe) -> Iterator[Problem]:
     if "" in recipe.rollout.stop_strings:
         yield Problem(("rollout.stop_strings",), "an empty text would end every response at once", "remove it")
-
-
-def _scorer(recipe: Recipe) -> Iterator[Problem]:
-    names = scorer_names(recipe.reward.scorer)
-    if not names or len(set(names)) < len(names):
-        yield Problem(("reward.scorer",), "a list of scorers is not empty and has none twice", "name each once")
-    for name in names:
-        problem = name_problem(name)
-        if problem is not None:
-            yield Problem(("reward.scorer",), *problem)
-
-
-def _prompt_and_scorer(recipe: Recipe) -> Iterator[Problem]:
-    """A prompt that asks for one form of an answer, and a scorer that reads only the other."""
-    template = recipe.prompt.template
-    asked = [form for form in (ANSWER_LINE, BOX) if form.lower() in template.lower()]
-    asked = {"dapo": [ANSWER_LINE], "boxed": [BOX]}.get(template, asked)
-    read = forms_read(recipe.reward.scorer)
-    if asked and read and not set(asked) & set(read):
-        fitting = [name for name, forms in READS.items() if asked[0] in forms]
-        yield Problem(
-            ("reward.scorer", "prompt.template"),
-            f"the prompt asks for {asked[0]} and the scorer reads only {read[0]}: every answer would be missed",
-            f"use one of {', '.join(fitting)}, or another template",
-        )
 
 
 def _overlong_buffer(recipe: Recipe) -> Iterator[Problem]:
@@ -213,28 +178,15 @@ def _emulated_partition(recipe: Recipe) -> Iterator[Problem]:
         )
 
 
-def _heldout_evaluation(recipe: Recipe) -> Iterator[Problem]:
-    evaluation = recipe.eval
-    runs = evaluation.before_training or evaluation.after_training or evaluation.every is not None
-    if runs and evaluation.benchmark == "heldout" and recipe.dataset.heldout_problems == 0:
-        yield Problem(
-            ("dataset.heldout_problems", "eval.benchmark"),
-            "eval.benchmark: heldout has no problems to evaluate when none are set apart",
-            "set some apart, name another benchmark, or turn before_training, after_training and every off",
-        )
-
-
 RULES: tuple[Rule, ...] = (
     *CLUSTER_RULES,
-    _dataset_name,
+    *DATASET_RULES,
     _template_arguments,
     _stop_token_ids,
     _template,
     _group_size,
     _top_p,
     _stop_strings,
-    _scorer,
-    _prompt_and_scorer,
     _overlong_buffer,
     _accepted_band,
     _drawn_problems,
@@ -242,7 +194,6 @@ RULES: tuple[Rule, ...] = (
     _minibatches,
     _longest_sequence,
     _emulated_partition,
-    _heldout_evaluation,
 )
 
 

@@ -28,6 +28,11 @@ def _is_not_a_hub_id(recipe: Recipe) -> bool:
     return path == "toy" or path.startswith(("package:", "/", ".", "~")) or path.endswith(".gguf")
 
 
+def _all_scorers(recipe: Recipe) -> list[str]:
+    scorers = [recipe.reward.scorer, *(part.scorer for part in recipe.dataset.parts if part.scorer is not None)]
+    return [name for scorer in scorers for name in scorer_names(scorer)]
+
+
 IGNORED = (
     Ignored(
         ("model.revision",),
@@ -60,7 +65,7 @@ IGNORED = (
     Ignored(
         tuple(f"reward.{key}" for key in ("on_verifier_error", "workers", "time_limit_seconds", "memory_limit_bytes")),
         "reward.scorer",
-        lambda recipe: not any(needs_workers(name) for name in scorer_names(recipe.reward.scorer)),
+        lambda recipe: not any(needs_workers(name) for name in _all_scorers(recipe)),
         "only math_verify and a scorer of your own can take long or fail",
         "remove it",
     ),

@@ -2,8 +2,8 @@
 
 A key that is not here is refused, and every key here is read by some stage. Ranges that concern one key are on the
 field; rules that concern several are in `combinations.py`. The description of a field is what editors and
-docs/recipe.md show. How responses are judged: `schema_reward.py`. Where a run takes place and what is kept of it:
-`schema_run.py`.
+docs/recipe.md show. The problems: `schema_dataset.py`. How responses are judged: `schema_reward.py`. Where a run takes
+place and what is kept of it: `schema_run.py`.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from typing import Any, Literal
 
 from pydantic import Field
 
+from dapo_cli.recipe.schema_dataset import Dataset, DatasetPart
 from dapo_cli.recipe.schema_reward import Reward
 from dapo_cli.recipe.schema_run import Backend, Checkpoint, Eval, Preflight, Tracking
 from dapo_cli.recipe.section import NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt, Section
@@ -21,6 +22,7 @@ __all__ = [
     "Backend",
     "Checkpoint",
     "Dataset",
+    "DatasetPart",
     "DynamicSampling",
     "EmulatedPartition",
     "Eval",
@@ -69,36 +71,6 @@ class Model(Section):
     lora: Lora | None = Field(default=None, description="Train adapters instead of all weights; null: all weights.")
 
 
-class Dataset(Section):
-    """Where the training and held-out problems come from."""
-
-    name: str = Field(description="A card in data/, or a name of your own together with `source`.")
-    source: str | None = Field(
-        default=None,
-        description="Local jsonl, json, csv or parquet file; null: --source of prepare-data, or none where the card "
-        "generates its problems.",
-    )
-    problem_column: str | None = Field(
-        default=None, description="Column of the source that holds the problem; null takes the card's, else problem."
-    )
-    answer_column: str | None = Field(
-        default=None,
-        description="Column of the source that holds the ground truth; null takes the card's, else answer.",
-    )
-    heldout_problems: NonNegativeInt | None = Field(
-        default=None,
-        description="Problems set apart for evaluation, chosen by content hash; null takes the card's number.",
-    )
-    prepared: str | None = Field(
-        default=None, description="Folder of the prepared data; null: runs/_data/<name>-<hash of what decides it>."
-    )
-    shuffle_seed: NonNegativeInt = Field(default=1, description="Seed of the order in which problems are drawn.")
-    allow_benchmark_overlap: bool = Field(
-        default=False,
-        description="Train although problems of the benchmark are in the training data; reports say CONTAMINATED.",
-    )
-
-
 class FewShotExample(Section):
     """A solved problem shown before the real one."""
 
@@ -111,8 +83,8 @@ class Prompt(Section):
 
     template: str = Field(
         default="dapo",
-        description="dapo (the published instruction), problem (the problem alone), or a text in which {problem} is "
-        "replaced; other braces stay.",
+        description="dapo (the published instruction), boxed (asks for \\boxed{}), problem (the problem alone), or a "
+        "text in which {problem} is replaced; other braces stay.",
     )
     format: Literal["chat", "plain"] = Field(
         default="chat", description="chat: through a chat template. plain: the filled-in template itself, as text."

@@ -18,8 +18,16 @@ class Preflight(Section):
 class Eval(Section):
     """Periodic evaluation."""
 
-    benchmark: str = Field(default="heldout", description="A card in evals/.")
-    samples: PositiveInt = Field(default=4, description="Responses per problem, the n of avg@n.")
+    benchmark: str = Field(default="heldout", description="A card in evals/, or the path of a card of your own.")
+    files: dict[str, str] = Field(
+        default={}, description="Local copies of benchmarks, by the card's name; others come from the hub."
+    )
+    samples: PositiveInt | None = Field(
+        default=None, description="Responses per problem, the n of avg@n; null: the card's, else 4."
+    )
+    max_response_tokens: PositiveInt | None = Field(
+        default=None, description="Longest response; null: the card's, else rollout.max_response_tokens."
+    )
     problems: PositiveInt | None = Field(default=None, description="Evaluate the first so many problems; null: all.")
     every: PositiveInt | None = Field(default=None, description="Steps between evaluations; null: only at the end.")
     before_training: bool = Field(default=True, description="Evaluate before step 1.")

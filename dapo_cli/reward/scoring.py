@@ -30,15 +30,16 @@ SCORERS: dict[str, Callable[[str, str], Verdict]] = {
 class PendingVerdict:
     """The verdict of one response, which may still be in a worker; `result` is always the same one verdict.
 
-    The scorers are asked in order until one finds an answer. One that fails is passed over; if none finds an answer
-    and one failed, the outcome is `verifier_error`, else `no_answer`.
+    The scorers, those of the problem's dataset or else the recipe's, are asked in order until one finds an answer. One
+    that fails is passed over; if none finds an answer and one failed, the outcome is `verifier_error`, else
+    `no_answer`.
     """
 
     def __init__(self, response: str, problem: Problem, reward: Reward) -> None:
         self._response = response
         self._problem = problem
         self._reward = reward
-        self._left = deque(scorer_names(reward.scorer))
+        self._left = deque(problem.scorer or scorer_names(reward.scorer))
         self._failed: Verdict | None = None
         self._verdict: Verdict | None = None
         self._running: Future[dict[str, Any]] | None = None

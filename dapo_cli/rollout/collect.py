@@ -80,7 +80,7 @@ class Collector:
             rollout_seed("rollout", self.recipe.rollout.seed, index, sample)
             for sample in range(self.recipe.rollout.group_size)
         )
-        return RolloutRequest(index, problem, self._prompts[problem.problem_id].prompt_ids, self._sampling, seeds)
+        return RolloutRequest(index, problem, self._prompts[problem.text].prompt_ids, self._sampling, seeds)
 
     def next_step(self) -> StepGroups:
         """Draw until `train.prompts_per_step` groups are accepted or `max_drawn_problems` is reached."""

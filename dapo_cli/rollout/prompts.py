@@ -114,7 +114,10 @@ class PromptRenderer:
             UsageError: a prompt is too long and `prompt.long_prompts` is refuse, or none is left.
         """
         limit = self.prompt.max_prompt_tokens
-        rendered = [self.render(problem) for problem in problems]
+        # Rows that repeat a problem share its object.
+        once = {id(problem): problem for problem in problems}
+        known = {key: self.render(problem) for key, problem in once.items()}
+        rendered = [known[id(problem)] for problem in problems]
         fitting = [prompt for prompt in rendered if len(prompt.prompt_ids) <= limit]
         dropped = len(rendered) - len(fitting)
         if dropped and self.prompt.long_prompts == "refuse":

@@ -32,8 +32,9 @@ _LOWEST_TEMPERATURE, _HIGHEST_TEMPERATURE = 0.01, 2.0
 
 
 def max_model_tokens(recipe: Recipe) -> int:
-    """The longest sequence the engine holds: the longest prompt and the longest response."""
-    return recipe.prompt.max_prompt_tokens + recipe.rollout.max_response_tokens
+    """The longest sequence the engine holds: the longest prompt and the longest response of training or evaluation."""
+    longest = max(recipe.rollout.max_response_tokens, recipe.eval.max_response_tokens or 0)
+    return recipe.prompt.max_prompt_tokens + longest
 
 
 def engine_arguments(recipe: Recipe, model_folder: str, *, device: Device) -> dict[str, Any]:

@@ -17,6 +17,21 @@ LOW_INFORMATIVE_FRACTION = 0.1
 _SHOWN_EXAMPLES = 3
 
 
+def check_scorers(problems: Sequence[Problem], prompt: Prompt, reward: Reward, note: Callable[[str], None]) -> None:
+    """`check_scorer` for every scorer, with the problems that it judges.
+
+    Raises:
+        VerificationError: see `check_scorer`.
+        UsageError: see `check_scorer`.
+    """
+    judged: dict[tuple[str, ...] | None, dict[int, Problem]] = {}
+    for problem in problems:
+        judged.setdefault(problem.scorer, {})[id(problem)] = problem
+    for scorer, own in judged.items():
+        its = reward if scorer is None else reward.model_copy(update={"scorer": scorer})
+        check_scorer(list(own.values()), prompt, its, note)
+
+
 def check_scorer(problems: Sequence[Problem], prompt: Prompt, reward: Reward, note: Callable[[str], None]) -> None:
     """Every ground truth, in the answer format the scorer reads, must score +1 and a wrong one -1; so must the prompt's
     own few-shot answers be readable. A prompt that nowhere shows that format is noted.

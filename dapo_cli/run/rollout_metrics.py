@@ -37,6 +37,29 @@ def rollout_metrics(drawn: Sequence[RolloutGroup], kept: Sequence[RolloutGroup])
         metrics["rollout/prompt_length_max"] = max(prompt_lengths)
     metrics |= describe_rollouts(drawn_rollouts)
     metrics |= {f"{key}_kept": value for key, value in describe_rollouts(kept_rollouts).items()}
+    return metrics | metrics_by_dataset(drawn, kept)
+
+
+def metrics_by_dataset(drawn: Sequence[RolloutGroup], kept: Sequence[RolloutGroup]) -> dict[str, float]:
+    """What each dataset contributes, keys `dataset/<name>/...`; empty where all problems are of one dataset."""
+    names = sorted({group.problem.dataset for group in drawn})
+    if len(names) < 2:
+        return {}
+    metrics: dict[str, float] = {}
+    for name in names:
+        own = [group for group in drawn if group.problem.dataset == name]
+        rollouts = [rollout for group in own for rollout in group.rollouts]
+        described = describe_rollouts(rollouts)
+        values = {
+            "drawn_problems": len(own),
+            "kept_groups": sum(group.problem.dataset == name for group in kept),
+            "accuracy": described["rollout/accuracy"],
+            "no_answer_fraction": described["rollout/no_answer_fraction"],
+            "verifier_error_fraction": described["rollout/verifier_error_fraction"],
+            "truncated_fraction": described["rollout/truncated_fraction"],
+            "response_length_mean": described["rollout/response_length_mean"],
+        }
+        metrics |= {f"dataset/{name}/{key}": value for key, value in values.items()}
     return metrics
 
 

@@ -11,8 +11,7 @@ import re
 
 from dapo_cli.dataset.cards import DatasetCard, load_card
 from dapo_cli.dataset.rows import Row
-from dapo_cli.dataset.settings import generated_split
-from dapo_cli.dataset.split import Split, assert_disjoint
+from dapo_cli.dataset.split import Split, assert_disjoint, generated_split
 from dapo_cli.errors import DapoError
 
 CARD = "toy_sums"

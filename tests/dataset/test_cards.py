@@ -7,7 +7,14 @@ from dapo_cli.errors import UsageError
 
 
 def test_every_shipped_card_is_valid_and_named_after_its_file() -> None:
-    assert cards.card_names() == ["gsm8k_split", "one_digit_sums", "toy_sums"]
+    assert cards.card_names() == [
+        "dapo_math_17k",
+        "dapo_math_17k_processed",
+        "gsm8k",
+        "gsm8k_split",
+        "one_digit_sums",
+        "toy_sums",
+    ]
     loaded = [cards.load_card(name) for name in cards.card_names()]
     assert [card.name for card in loaded if card] == cards.card_names()
 

@@ -52,16 +52,23 @@ def test_the_data_card_accounts_for_every_row() -> None:
     card = prepare(own_recipe()).card
     assert card.counts.model_dump() == {
         "rows_read": 6,
+        "carried_a_template": 0,
         "numbers_written_as_text": 1,
-        "duplicates_dropped": 1,
         "conflicting_rows_dropped": 2,
+        "overlapping_rows_dropped": 0,
+        "too_long_rows_dropped": 0,
+        "duplicates_dropped": 1,
+        "duplicates_kept": 0,
         "train": 2,  # 3 problems are left, 1 of them held out
         "heldout": 1,
     }
-    assert card.number_examples == ("mine.jsonl:2: float 3.0 became '3'",)
-    assert card.duplicate_examples == ("mine.jsonl:4: What is 1 + 1?",)
-    assert card.conflict_examples == ("What is 2 + 2?: '4' (mine.jsonl:5), '5' (mine.jsonl:6)",)
-    assert card.answers == {"integer": 3, "negative integer": 0, "decimal": 0, "text": 0}
+    found = {finding.what: finding.examples for finding in card.findings}
+    assert found["distinct rows whose number was written as text"] == ("mine.jsonl:2: float 3.0 became '3'",)
+    assert found["rows that repeat an earlier problem and answer"] == ("mine.jsonl:4: What is 1 + 1?",)
+    assert found["problems whose rows disagree about the answer"] == (
+        "What is 2 + 2?: '4' (mine.jsonl:5), '5' (mine.jsonl:6)",
+    )
+    assert {form: count for form, count in card.answers.items() if count} == {"integer 0 to 999": 3}
     readable = (prepared_folder(own_recipe()) / "data_card.md").read_text()
     for shown in ("| read | 6 |", "'5' (mine.jsonl:6)", "float 3.0 became '3'", "Remember to put your answer"):
         assert shown in readable
@@ -129,7 +136,7 @@ def test_a_second_preparation_is_noticed_and_another_source_refused() -> None:
     assert again.card.counts.rows_read == 6
     write_source(RECORDS[:3], "other.jsonl")
     with pytest.raises(UsageError, match=r"prepared from mine\.jsonl with sha256") as error:
-        prepare(own_recipe(), source=Path("other.jsonl"))
+        prepare(own_recipe(), source="other.jsonl")
     assert "remove runs/_data/mine-" in str(error.value.hint)
     with pytest.raises(UsageError, match="prepared from"):
         open_prepared(own_recipe(source="other.jsonl"), "r")
@@ -164,9 +171,9 @@ def test_a_failed_preparation_leaves_nothing(monkeypatch: pytest.MonkeyPatch) ->
         ({"name": "gsm8k_split"}, "gsm8k_split ships no problems"),
         ({"name": "gsm8k_split", "source": "no.jsonl"}, r"no\.jsonl: source: no such file"),
         ({"name": "toy_sums", "source": "mine.jsonl"}, "toy_sums is generated and reads no file"),
-        ({"name": "toy_sum"}, "no card named 'toy_sum'; cards: gsm8k_split, one_digit_sums, toy_sums"),
+        ({"name": "toy_sum"}, "no card named 'toy_sum'; cards: dapo_math_17k, .*, toy_sums"),
         ({"name": "mine", "source": "mine.jsonl"}, r"dataset\.heldout_problems: has to be set"),
-        ({"name": "one_digit_sums", "heldout_problems": 100}, "only 100 problems are left"),
+        ({"name": "one_digit_sums", "heldout_problems": 100}, "only 100 problems of one_digit_sums are left"),
     ],
 )
 def test_what_cannot_be_prepared_is_refused(dataset: dict[str, Any], complaint: str) -> None:

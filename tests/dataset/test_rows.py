@@ -1,43 +1,9 @@
-import json
-from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
-import pyarrow.parquet
 import pytest
 
-from dapo_cli.dataset.rows import read_rows, sum_rows
+from dapo_cli.dataset.rows import answer_text, problem_text, sum_rows
 from dapo_cli.errors import UsageError
-
-RECORDS: list[dict[str, Any]] = [{"q": "What is 3 + 4?", "a": "7"}, {"q": "A {b}, \\frac{1}{2}\nsecond line", "a": "x"}]
-
-
-def write(path: Path, records: list[dict[str, Any]]) -> Path:
-    if path.suffix == ".jsonl":
-        path.write_text("".join(json.dumps(record) + "\n" for record in records))
-    elif path.suffix == ".json":
-        path.write_text(json.dumps(records))
-    elif path.suffix == ".csv":
-        lines = [",".join(records[0]), *(",".join(f'"{value}"' for value in record.values()) for record in records)]
-        path.write_text("\n".join(lines) + "\n")
-    else:
-        pyarrow.parquet.write_table(pa.Table.from_pylist(records), path)
-    return path
-
-
-@pytest.mark.parametrize("name", ["d.jsonl", "d.json", "d.csv", "d.parquet"])
-def test_every_kind_of_file_gives_the_same_rows(name: str, tmp_path: Path) -> None:
-    rows = read_rows(write(tmp_path / name, RECORDS), "q", "a")
-    assert [(row.problem, row.answer, row.rewritten) for row in rows] == [
-        (record["q"], record["a"], None) for record in RECORDS
-    ]
-
-
-@pytest.mark.parametrize("name", ["d.jsonl", "d.json", "d.csv", "d.parquet"])
-def test_missing_column_lists_the_columns_and_names_the_key(name: str, tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match=r"no column 'problem'; columns: q, a") as error:
-        read_rows(write(tmp_path / name, RECORDS), "problem", "a")
-    assert error.value.hint == "set dataset.problem_column"
 
 
 @pytest.mark.parametrize(
@@ -50,43 +16,34 @@ def test_missing_column_lists_the_columns_and_names_the_key(name: str, tmp_path:
         (12345678901234567890123, "12345678901234567890123", "int 12345678901234567890123"),
     ],
 )
-def test_numbers_become_text(given: Any, text: str, rewritten: str | None, tmp_path: Path) -> None:
-    (row,) = read_rows(write(tmp_path / "d.jsonl", [{"q": "?", "a": given}]), "q", "a")
-    assert (row.answer, row.rewritten) == (text, rewritten)
+def test_numbers_become_text(given: Any, text: str, rewritten: str | None) -> None:
+    assert answer_text("f:1", "a", given) == (text, rewritten)
 
 
-@pytest.mark.parametrize("record", [{"q": " ", "a": "1"}, {"q": 3, "a": "1"}, {"q": None, "a": "1"}])
-def test_empty_problem_is_refused_with_its_line(record: dict[str, Any], tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match=r"d\.jsonl:3: q: want a non-empty text"):
-        read_rows(write(tmp_path / "d.jsonl", [*RECORDS, record]), "q", "a")
+@pytest.mark.parametrize("cell", [" ", 3, None, [], [{"role": "user", "content": ""}], [{"role": "user"}]])
+def test_a_problem_that_is_no_text_is_refused_with_its_place(cell: Any) -> None:
+    with pytest.raises(UsageError, match=r"d\.jsonl:3: q: want a"):
+        problem_text("d.jsonl:3", "q", cell)
+
+
+def test_only_a_single_user_message_is_a_problem() -> None:
+    assert problem_text("f:1", "prompt", [{"content": "2 + 2?", "role": "user"}]) == "2 + 2?"
+    with pytest.raises(UsageError, match="got messages of system, user") as error:
+        problem_text("f:1", "prompt", [{"role": "system", "content": "Be."}, {"role": "user", "content": "2?"}])
+    assert "prompt.system" in str(error.value.hint)
 
 
 @pytest.mark.parametrize("answer", ["", "  ", None, True, [1], float("nan"), float("inf")])
-def test_bad_answer_is_refused_with_its_line(answer: Any, tmp_path: Path) -> None:
+def test_bad_answer_is_refused_with_its_place(answer: Any) -> None:
     with pytest.raises(UsageError, match=r"d\.jsonl:1: a: want a non-empty text or a number"):
-        read_rows(write(tmp_path / "d.jsonl", [{"q": "?", "a": answer}]), "q", "a")
+        answer_text("d.jsonl:1", "a", answer)
 
 
-@pytest.mark.parametrize(
-    ("name", "content", "complaint"),
-    [
-        ("d.jsonl", '{"q": "?", "a": "1"}\n\n{"q": \n', r"d\.jsonl:3: not valid JSON"),
-        ("d.jsonl", '["q"]\n', r"d\.jsonl:1: want an object with columns, got list"),
-        ("d.json", '{"q": "?"}', r"d\.json: want a list of objects, got dict"),
-        ("d.json", "[1]", r"d\.json: item 1: want an object"),
-        ("d.csv", 'q,a\n"?",1\n"?"\n', r"d\.csv:3: want 2 fields"),
-        ("d.csv", 'q,a\n"?",1,2\n', r"d\.csv:2: want 2 fields"),
-        ("d.csv", 'q,a\n"?"x,1\n', r"d\.csv:2: not valid CSV"),
-        ("d.parquet", "PAR1 not", r"d\.parquet: not a readable parquet file"),
-        ("d.jsonl", "\n", r"d\.jsonl: the file holds no rows"),
-        ("d.csv", "q,a\n", r"d\.csv: the file holds no rows"),
-        ("d.txt", "x", r"d\.txt: kind of file '\.txt'"),
-    ],
-)
-def test_unreadable_file_is_refused_with_its_place(name: str, content: str, complaint: str, tmp_path: Path) -> None:
-    (tmp_path / name).write_text(content)
-    with pytest.raises(UsageError, match=complaint):
-        read_rows(tmp_path / name, "q", "a")
+def test_the_answer_is_what_follows_the_last_mark() -> None:
+    assert answer_text("f:1", "answer", "2 #### 3\n#### 1,007 ", "####") == ("1,007", None)
+    for solution in ("seven", "so ####  "):
+        with pytest.raises(UsageError, match="want an answer after '####'"):
+            answer_text("f:1", "answer", solution, "####")
 
 
 def test_sums_are_right_and_complete() -> None:
@@ -109,18 +66,3 @@ def test_impossible_numbers_of_sums_are_refused() -> None:
         sum_rows(digits=1, terms=2, problems=101)
     with pytest.raises(UsageError, match="would be 729000000 sums"):
         sum_rows(digits=3, terms=3, problems="all")
-
-
-def test_a_column_that_is_there_twice_is_refused(tmp_path):
-    (tmp_path / "a.csv").write_text("problem,answer,answer\nx,1,2\n")
-    (tmp_path / "a.jsonl").write_text('{"problem": "x", "answer": 1, "answer": 2}\n')
-    for name in ("a.csv", "a.jsonl"):
-        with pytest.raises(UsageError, match=r":1: column 'answer' is there twice"):
-            read_rows(tmp_path / name, "problem", "answer")
-
-
-def test_json_that_is_no_text_is_refused_with_its_line(tmp_path):
-    file = tmp_path / "a.jsonl"
-    file.write_text('{"problem": "x \\ud800", "answer": 1}\n')
-    with pytest.raises(UsageError, match=r"a\.jsonl:1: not valid JSON"):
-        read_rows(file, "problem", "answer")

@@ -61,3 +61,35 @@ def test_state_of_another_stream_is_refused(other: ProblemStream) -> None:
 def test_no_problems_are_refused() -> None:
     with pytest.raises(UsageError, match="no training problems"):
         ProblemStream([], 0)
+
+
+def mixed(**sizes: int) -> list[Problem]:
+    return [
+        Problem(f"{name}{number}", f"{name} {number}", (), "7", "s", dataset=name)
+        for name, size in sizes.items()
+        for number in range(size)
+    ]
+
+
+def test_weights_hold_at_every_moment_and_every_dataset_has_its_own_epochs() -> None:
+    stream = ProblemStream(mixed(a=6, b=50), 1, {"a": 3.0, "b": 1.0})
+    taken = [problem for _, problem in stream.take(96)]
+    for count in range(1, 97):
+        assert abs(sum(problem.dataset == "a" for problem in taken[:count]) - 0.75 * count) < 1
+    from_a = [problem.problem_id for problem in taken if problem.dataset == "a"]
+    assert all(len(set(from_a[start : start + 6])) == 6 for start in range(0, 72, 6))
+    assert from_a[:6] != from_a[6:12]  # 720 orders
+    assert stream.epochs == 12  # 72 / 6
+
+
+def test_a_weighted_stream_resumes_where_it_was() -> None:
+    problems, weights = mixed(a=6, b=50), {"a": 3.0, "b": 1.0}
+    stream = ProblemStream(problems, 1, weights)
+    stream.take(37)
+    other = ProblemStream(problems, 1, weights)
+    other.load_state_dict(stream.state_dict())
+    assert other.take(20) == stream.take(20)
+    with pytest.raises(UsageError, match="resume with the data, the weights"):
+        ProblemStream(problems, 1, {"a": 1.0, "b": 1.0}).load_state_dict(stream.state_dict())
+    with pytest.raises(UsageError, match=r"dataset\.parts: c: no training problems"):
+        ProblemStream(problems, 1, {"a": 1.0, "c": 1.0})

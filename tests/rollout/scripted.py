@@ -46,6 +46,6 @@ class ScriptedGenerator:
 def collector(recipe, generator, check_stop=lambda: None, num_problems=1000) -> Collector:
     """A collector over scripted problems."""
     rows = problems(num_problems)
-    prompts = {row.problem_id: RenderedPrompt(row, row.text, np.array([1, 2], dtype=np.int32)) for row in rows}
+    prompts = {row.text: RenderedPrompt(row, row.text, np.array([1, 2], dtype=np.int32)) for row in rows}
     stream = ProblemStream(rows, recipe.dataset.shuffle_seed)
     return Collector(recipe, generator, stream, prompts, training_sampling(recipe.rollout, (3,)), check_stop)

@@ -7,13 +7,14 @@ from source_tree import Import, imports_of, module_name, modules, source_files
 
 # Lowest first; the longest prefix that fits a module decides its layer.
 LAYERS: tuple[tuple[str, ...], ...] = (
-    ("dapo_cli", "dapo_cli.errors", "dapo_cli.types", "dapo_cli.resources", "dapo_cli.recipe"),
+    ("dapo_cli", "dapo_cli.errors", "dapo_cli.types", "dapo_cli.resources", "dapo_cli.hub", "dapo_cli.recipe"),
     ("dapo_cli.algorithm", "dapo_cli.reward", "dapo_cli.evaluation.statistics"),
     ("dapo_cli.dataset", "dapo_cli.toy", "dapo_cli.rollout", "dapo_cli.policy"),
     ("dapo_cli.backend",),
     (
         "dapo_cli.rollout.collect",
         "dapo_cli.workload",
+        "dapo_cli.preparation",
         "dapo_cli.trainer",
         "dapo_cli.evaluation",
         "dapo_cli.export",
