@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -61,9 +62,9 @@ def export_streamed(source: Source, destination: Path, dtype: Dtype, verify: Ver
     """
     import torch
 
+    from dapo_cli.export import safetensors_files
     from dapo_cli.export.description import Described
     from dapo_cli.export.lazy_tensors import cast_tensors, load_differences, tied_once
-    from dapo_cli.export.safetensors_files import write_safetensors
     from dapo_cli.policy.model import quiet_transformers
 
     destination = destination.resolve()
@@ -75,7 +76,7 @@ def export_streamed(source: Source, destination: Path, dtype: Dtype, verify: Ver
         tensors = cast_tensors(once, getattr(torch, dtype))
         _refuse_other_model(load_differences(tensors, described.config), source)
         mode = verify or _affordable(tensors, note)
-        write_safetensors(tensors, partial, MAX_FILE_BYTES, note)
+        safetensors_files.write_safetensors(tensors, partial, MAX_FILE_BYTES, note)
         described.write(partial, dtype)
         card = model_card(destination.name, {**source.provenance, **made_by(dtype)}, origin=source.origin)
         (partial / "README.md").write_text(card, "utf-8")
@@ -90,7 +91,16 @@ def _refuse_other_model(problems: list[str], source: Source) -> None:
         more = [f"  and {len(problems) - 20} more"] if len(problems) > 20 else []
         lines = "\n".join([*(f"  {problem}" for problem in problems[:20]), *more])
         config = source.description / "config.json"
-        raise VerificationError(f"{config.parents[1]}: not the weights of the model in {config}\n{lines}")
+        raise VerificationError(
+            f"{config.parents[1]}: not the weights of the model in {config}\n{lines}", _names_hint(problems)
+        )
+
+
+def _names_hint(problems: list[str]) -> str | None:
+    """Without accelerate the names of experts are compared as they are stored, not as transformers loads them."""
+    if importlib.util.find_spec("accelerate") is None and any(".experts." in problem for problem in problems):
+        return "pip install accelerate, with which experts that are stored one by one are recognised"
+    return None
 
 
 def _affordable(tensors: Mapping[str, LazyTensor], note: Note) -> Verify:

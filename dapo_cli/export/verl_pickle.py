@@ -61,15 +61,18 @@ class _InertDTensor(Tensor):
 
 
 # Where torch 2.4 to 2.13 keep each class.
-_OLD, _NEW = "torch.distributed._tensor", "torch.distributed.tensor"
+_PLACES = ("torch.distributed._tensor", "torch.distributed.tensor")
 _STAND_INS: dict[type[Any], tuple[str, ...]] = {
-    _InertDTensor: (f"{_OLD}.api.DTensor", f"{_OLD}.DTensor", f"{_NEW}._api.DTensor", f"{_NEW}.DTensor"),
-    _Shard: (f"{_OLD}.placement_types.Shard", f"{_NEW}.placement_types.Shard"),
-    _Replicate: (f"{_OLD}.placement_types.Replicate", f"{_NEW}.placement_types.Replicate"),
+    _InertDTensor: tuple(f"{place}{module}.DTensor" for place in _PLACES for module in ("", ".api", "._api")),
+    _Shard: tuple(f"{place}.placement_types.Shard" for place in _PLACES),
+    _Replicate: tuple(f"{place}.placement_types.Replicate" for place in _PLACES),
     _Inert: (
-        *(f"{_OLD}.placement_types.{name}" for name in ("DTensorSpec", "TensorMeta")),
-        *(f"{place}._dtensor_spec.{name}" for place in (_OLD, _NEW) for name in ("DTensorSpec", "TensorMeta")),
-        f"{_NEW}._dtensor_spec.ShardOrderEntry",
+        *(
+            f"{place}.{module}.{name}"
+            for place in _PLACES
+            for module in ("placement_types", "_dtensor_spec")
+            for name in ("DTensorSpec", "TensorMeta", "ShardOrderEntry")
+        ),
         "torch.distributed.device_mesh.DeviceMesh",
         "torch.distributed._mesh_layout._FlatLayout",
         "torch.distributed._mesh_layout._MeshLayout",
