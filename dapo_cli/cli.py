@@ -29,6 +29,10 @@ app = typer.Typer(
 app.add_typer(reward_app, name="reward")
 
 RecipeArgument = Annotated[str, typer.Argument(metavar="RECIPE", help="A recipe file, or the name of a packaged one.")]
+DEFAULT_RECIPE = "dapo_qwen32b"
+DefaultRecipeArgument = Annotated[
+    str, typer.Argument(metavar="[RECIPE]", help=f"A recipe file or a packaged one; default {DEFAULT_RECIPE}.")
+]
 SetOption = Annotated[
     list[str] | None,
     typer.Option("--set", metavar="SECTION.KEY=VALUE", help="Override a key of the recipe; repeatable."),
@@ -64,7 +68,7 @@ def options(
 
 @app.command("prepare-data")
 def prepare_data(
-    recipe: RecipeArgument,
+    recipe: DefaultRecipeArgument = DEFAULT_RECIPE,
     source: Annotated[
         str | None,
         typer.Option(metavar="PATH_OR_ID", help="Read this file, folder or hub id instead of dataset.source."),
@@ -104,7 +108,9 @@ def check(
     from rich.console import Console
 
     Console().print(render_check(loaded))
-    typer.echo(f"next: dapo prepare-data {typed(recipe, set_)}")
+    from dapo_cli.dataset.settings import prepare_command
+
+    typer.echo(f"next: {prepare_command(loaded.recipe, typed(recipe, set_))}")
 
 
 @app.command()

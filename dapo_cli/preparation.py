@@ -41,13 +41,19 @@ def look_around(recipe: Recipe) -> Surroundings:
 
 
 def benchmark_words(recipe: Recipe, name: str) -> BenchmarkWords:
-    """The problems of a benchmark for comparison, or why they cannot be had."""
+    """The problems of a benchmark for comparison, or why they cannot be had.
+
+    Raises:
+        DapoError: `eval.files` names a file for it that is not the benchmark.
+    """
     benchmark = load_benchmark(name)
     if benchmark.source is None:
         return BenchmarkWords(None, "it is the held-out part of this very data")
     try:
         found = load_problems(benchmark, recipe.eval.files, "{problem}")
     except DapoError as error:
+        if name in recipe.eval.files:
+            raise
         return BenchmarkWords(None, str(error))
     return BenchmarkWords(frozenset(words_hash(problem.text) for problem in found.problems), found.origin)
 

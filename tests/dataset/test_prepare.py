@@ -7,10 +7,11 @@ import pytest
 from small_recipe import small_recipe
 
 from dapo_cli.dataset.load import load_prepared, open_prepared
-from dapo_cli.dataset.prepare import prepare
+from dapo_cli.dataset.prepare import BenchmarkWords, Surroundings, prepare
 from dapo_cli.dataset.settings import prepare_command, prepared_folder
+from dapo_cli.dataset.survey import words_hash
 from dapo_cli.errors import UsageError, VerificationError
-from dapo_cli.recipe.schema import Recipe
+from dapo_cli.recipe.schema import DatasetPart, Recipe
 
 
 @pytest.fixture(autouse=True)
@@ -217,3 +218,70 @@ def test_overlap_is_found_at_loading_even_when_the_hashes_agree() -> None:
     (folder / "data_card.json").write_text(json.dumps(card))
     with pytest.raises(VerificationError, match="80 held-out problems are also in the training data"):
         load_prepared(folder)
+
+
+def mixture(**dataset: Any) -> Recipe:
+    parts = [
+        {"name": "mine", "source": "mine.jsonl", "heldout_problems": 1, "weight": 1.0, "scorer": ("boxed", "integer")},
+        {"name": "other", "source": "other.jsonl", "problem_column": "q", "heldout_problems": 1, "weight": 2.0},
+    ]
+    return small_recipe(name="mix", parts=tuple(DatasetPart(**part) for part in parts), **dataset)
+
+
+def test_several_datasets_are_prepared_as_one_without_shared_problems() -> None:
+    write_source(RECORDS)
+    write_source([{"q": f"What is {n} + {n}?", "answer": str(2 * n)} for n in range(1, 6)], "other.jsonl")
+    card = prepare(mixture()).card
+    mine, other = card.parts
+    assert (mine.counts.train, mine.counts.heldout) == (2, 1)
+    # 1 + 1 is in the first already; 2 + 2 is there with three answers, so that both lose it
+    assert (other.counts.duplicates_dropped, other.counts.conflicting_rows_dropped) == (1, 1)
+    assert (other.counts.train, other.counts.heldout) == (2, 1)
+    assert card.counts.train == 4
+    prepared = open_prepared(mixture(), "r")
+    assert {problem.dataset: problem.scorer for problem in prepared.train} == {
+        "mine": ("boxed", "integer"),
+        "other": None,
+    }
+    assert [problem.dataset for problem in prepared.heldout] == ["mine", "other"]
+    with pytest.raises(UsageError, match="--source: the recipe has several datasets"):
+        prepare(mixture(), source="mine.jsonl")
+
+
+def test_kept_duplicates_are_the_rows_of_the_source_in_order() -> None:
+    rows = [{"problem": f"{n}?", "answer": str(n % 3)} for n in (3, 1, 3, 2, 1, 3)]
+    write_source(rows)
+    recipe = own_recipe(duplicates="keep", conflicts="keep", heldout_problems=0)
+    folder = prepare(recipe).folder
+    table = pyarrow.parquet.read_table(folder / "train.parquet").to_pylist()
+    assert [row["extra_info"]["problem"] for row in table] == [row["problem"] for row in rows]
+    assert [row["extra_info"]["source_row"] for row in table] == list(range(6))
+    train = open_prepared(recipe, "r").train
+    assert [problem.text for problem in train] == [row["problem"] for row in rows]
+    assert len({id(problem) for problem in train}) == 3  # equal rows share one object
+
+
+def test_a_preparation_says_what_it_could_not_look_at_and_drops_what_it_was_told_to() -> None:
+    write_source(RECORDS[:3])
+    around = Surroundings(
+        len,
+        "a tokenizer",
+        {
+            "near": BenchmarkWords(frozenset({words_hash("What is 1+2?")}), "a file"),
+            "far": BenchmarkWords(None, "no way"),
+        },
+    )
+    recipe = own_recipe(heldout_problems=0, overlapping_problems="drop")
+    card = prepare(recipe, look_around=lambda: around).card
+    near, far = card.overlaps
+    assert (near.checked, near.asked, far.checked, far.reason) == (True, 1, False, "no way")
+    assert card.counts.overlapping_rows_dropped == 1
+    assert (card.lengths.tokenizer, card.lengths.longest) == ("a tokenizer", len(RECORDS[0]["problem"]))
+    assert "far: not compared: no way" in (prepared_folder(recipe) / "data_card.md").read_text()
+
+
+def test_a_published_size_that_is_not_met_is_noted() -> None:
+    write_source([{"question": f"{n}?", "answer": f"so\n#### {n}"} for n in range(3)])
+    card = prepare(small_recipe(name="gsm8k", source="mine.jsonl", heldout_problems=1)).card
+    assert card.notes == ("gsm8k: 3 rows; as published it has 7473",)
+    assert sum(card.answers.values()) == 3

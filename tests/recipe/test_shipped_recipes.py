@@ -76,6 +76,8 @@ def test_the_public_run_has_every_setting_of_its_script():
 
 def test_the_public_run_differs_from_the_reference_in_what_it_did_otherwise_and_nothing_else():
     assert changed("dapo_qwen32b", "dapo_qwen32b_public_2025_05") == {
+        "dataset.duplicates": "keep",
+        "dataset.conflicts": "keep",
         "dynamic_sampling.refill": "whole_batches",
         "dynamic_sampling.problems_per_batch": 1536,
         "dynamic_sampling.when_exhausted": "stop",

@@ -1,5 +1,6 @@
 import re
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -110,3 +111,19 @@ def test_every_key_of_a_line_is_documented_once(tmp_path):
         if pattern.pattern.startswith(emitted_prefixes) and not any(pattern.fullmatch(key) for key in metrics.last)
     ]
     assert [key for key in stale if not trainer_keys.fullmatch(key)] == []
+
+
+def test_each_dataset_of_several_has_metrics_of_its_own():
+    def of(name, group):
+        return replace(group, problem=replace(group.problem, dataset=name))
+
+    drawn = [of("a", MIXED), of("a", ALL_RIGHT), of("b", ALL_WRONG)]
+    metrics = rollout_metrics(drawn, drawn[:1])
+    own = {key: value for key, value in metrics.items() if key.startswith("dataset/")}
+    assert (own["dataset/a/drawn_problems"], own["dataset/b/drawn_problems"]) == (2, 1)
+    assert (own["dataset/a/kept_groups"], own["dataset/b/kept_groups"]) == (1, 0)
+    assert (own["dataset/a/accuracy"], own["dataset/b/accuracy"]) == (0.75, 0)  # 3 of 4, 0 of 2
+    assert own["dataset/a/response_length_mean"] == 2.5  # (1 + 4 + 2 + 3) / 4
+    assert own["dataset/b/verifier_error_fraction"] == 0.5
+    one = rollout_metrics([of("a", MIXED), of("a", ALL_RIGHT)], [])
+    assert not [key for key in one if key.startswith("dataset/")]
