@@ -35,7 +35,9 @@ def load_policy(run_dir: Path, checkpoint: Path) -> tuple[Any, Any]:
         UsageError: the base model of a LoRA run is not the one that it was trained on.
         VerificationError: the checkpoint's tensors are not those of the model; each is named.
     """
-    from transformers import AutoTokenizer, GenerationConfig
+    from transformers import GenerationConfig
+
+    from dapo_cli.export.description import read_tokenizer
 
     base, run = run_dir / "model", RunDirectory(run_dir)
     if not (base / "config.json").is_file():
@@ -49,7 +51,7 @@ def load_policy(run_dir: Path, checkpoint: Path) -> tuple[Any, Any]:
         merge_adapters(model)
     if (base / "generation_config.json").is_file():
         model.generation_config = GenerationConfig.from_pretrained(base)
-    return model.eval(), AutoTokenizer.from_pretrained(base)
+    return model.eval(), read_tokenizer(base)
 
 
 def _whole_policy(base: Path, checkpoint: Path) -> Any:

@@ -94,6 +94,13 @@ def test_missing_files_are_named(run, name):
         load_policy(run_dir, checkpoint)
 
 
+def test_a_missing_tokenizer_is_named_where_transformers_would_make_an_empty_one(run):
+    run_dir, checkpoint, _ = run
+    (run_dir / "model" / "tokenizer.json").unlink()
+    with pytest.raises(DapoError, match=r"model: no tokenizer \(tokenizer\.json"):
+        load_policy(run_dir, checkpoint)
+
+
 def test_a_sharded_checkpoint_is_the_same_model(run):
     run_dir, checkpoint, model = run
     (checkpoint / "model.safetensors").unlink()

@@ -1,6 +1,9 @@
 """verl's checkpoints become the models that were saved, tensor for tensor."""
 
 import json
+import signal
+import subprocess
+import sys
 
 import pytest
 import torch
@@ -162,11 +165,13 @@ def test_a_tied_head_that_differs_is_refused(verl_copy, tmp_path):
     assert torch.equal(stored["model.embed_tokens.weight"], state["lm_head.weight"])
 
 
-def test_values_that_are_not_finite_are_refused(verl_copy, tmp_path):
+@pytest.mark.parametrize("value", [1e30, float("nan"), float("-inf")])
+def test_values_that_are_not_finite_are_refused(verl_copy, tmp_path, value):
     folder = verl_copy("fsdp1_one_gpu")
     file = folder / "model_world_size_1_rank_0.pt"
     state = torch.load(file)
-    state["model.norm.weight"] = torch.full((16,), 1e30)
+    state["model.norm.weight"] = state["model.norm.weight"].clone()
+    state["model.norm.weight"][3] = value
     torch.save(state, file)
     with pytest.raises(VerificationError, match=r"not finite in torch\.float16: model\.norm\.weight"):
         convert(folder, tmp_path, "float16")
@@ -223,6 +228,30 @@ def test_too_little_memory_leaves_out_logprobs_and_says_so(verl_root, tmp_path, 
     folder, notes = convert(verl_root / "fsdp2_2", tmp_path)
     assert any("log-probs are not; --verify full" in note for note in notes)
     assert json.loads((folder / "dapo_manifest.json").read_text())["verification"]["mode"] == "tensors"
+
+
+KILLED = """
+import os, pathlib, signal, sys
+from dapo_cli.export import safetensors_files
+from dapo_cli.export.verl import convert_verl
+
+write = safetensors_files.write_safetensors
+
+def write_and_die(*arguments):
+    write(*arguments)
+    os.kill(os.getpid(), signal.SIGKILL)
+
+safetensors_files.write_safetensors = write_and_die
+convert_verl(pathlib.Path(sys.argv[1]), pathlib.Path(sys.argv[2]), "float32", print)
+"""
+
+
+def test_a_killed_conversion_leaves_no_folder_and_the_next_one_is_whole(verl_root, models, tmp_path):
+    arguments = [sys.executable, "-c", KILLED, str(verl_root / "fsdp2_2"), str(tmp_path / "out")]
+    assert subprocess.run(arguments, check=False, capture_output=True).returncode == -signal.SIGKILL
+    assert left_over(tmp_path) == [".out.partial"]
+    assert_equal_states(convert(verl_root / "fsdp2_2", tmp_path)[0], models["llama"])
+    assert left_over(tmp_path) == ["out"]
 
 
 def test_an_existing_folder_is_not_touched(verl_root, tmp_path):
