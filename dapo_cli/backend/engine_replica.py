@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from dapo_cli.backend.arrivals import of_worker
 from dapo_cli.recipe.schema import Recipe
 from dapo_cli.types import RolloutGroup, RolloutRequest
 
@@ -44,7 +45,7 @@ class EngineReplica:
         device: Device = "cuda" if recipe.backend.gpus_per_node else "cpu"
         folder = str(local_model_folder(self.resolved_model, recipe.model.revision))
         tokenizer = load_tokenizer(folder, recipe.model)
-        transport = transport_for(recipe.backend.placement, device)
+        transport = f"whole_{transport_for(recipe.backend.placement, device)}"
         self._engine = AsyncVLLMEngine(recipe, folder, tokenizer, device, transport, WORKER_EXTENSION)
 
     async def generate_group(self, request: RolloutRequest) -> RolloutGroup:
@@ -70,8 +71,15 @@ class EngineReplica:
         await self._engine.update_weights(request)
 
     async def finish_weight_update(self, weight_version: str | None = None) -> None:
-        """End the update: the old cache is gone, and what is sampled from now on bears `weight_version`."""
-        await self._engine.finish_weight_update(weight_version)
+        """End the update: the old cache is gone, and what is sampled from now on bears `weight_version`.
+
+        Raises:
+            StaleWeights: some weight did not arrive.
+        """
+        try:
+            await self._engine.finish_weight_update(weight_version)
+        except Exception as error:
+            raise of_worker(error) from error
         if weight_version is not None:
             self._engine.policy_version = int(weight_version)
 

@@ -11,7 +11,8 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from dapo_cli.backend.probe import compare, perturbed, policy_logprobs, probe_sequences, prove
+from dapo_cli.backend.arrivals import reload_whole
+from dapo_cli.backend.probe import compare, largest_allowed, perturbed, policy_logprobs, probe_sequences, prove
 from dapo_cli.policy.lora import save_adapter
 from dapo_cli.policy.sharded_load import local_model_folder
 from dapo_cli.policy.weights import policy_weights
@@ -21,6 +22,20 @@ from dapo_cli.types import RolloutGroup, RolloutRequest
 
 Note = Callable[[str], None]
 Prompts = Sequence[npt.NDArray[np.int32]]
+
+
+class _WholeVLLM(VLLMEngine):
+    """A vLLM engine that refuses an update with gaps."""
+
+    def load_weights(self, weights: Iterator[tuple[str, torch.Tensor]]) -> None:
+        """As the base class does it.
+
+        Raises:
+            StaleWeights: some weight is not among them.
+        """
+        self._require_idle("load weights")
+        self._engine.collective_rpc(reload_whole, args=(weights,))
+        self._clear_cache()
 
 
 class InProcessVLLM:
@@ -34,13 +49,13 @@ class InProcessVLLM:
         self._note = note
         device = next(policy.parameters()).device.type
         folder = str(local_model_folder(resolved_model, recipe.model.revision))
-        self._engine = VLLMEngine(recipe, folder, tokenizer, "cuda" if device == "cuda" else "cpu", note)
+        self._engine = _WholeVLLM(recipe, folder, tokenizer, "cuda" if device == "cuda" else "cpu", note)
         self._probe = probe_sequences(prompts, policy.config.get_text_config().vocab_size)
         self._base_model = folder
         self._adapters_alone = recipe.model.lora is not None and recipe.model.lora.sync == "adapter"
         self._turns = device == "cuda"
         self._asleep = False
-        self._proven = False
+        self._limit: float | None = None  # set by the canary
         self._in_sync_with: int | None = None
 
     def generate(self, requests: Sequence[RolloutRequest]) -> Iterator[RolloutGroup]:
@@ -61,11 +76,12 @@ class InProcessVLLM:
         """Hand the weights over and compare log-probs; the first time with perturbed weights too, as a canary.
 
         Raises:
-            StaleWeights: the engine's log-probs are not the policy's.
+            StaleWeights: some weight did not arrive, or the engine's log-probs are not the policy's.
         """
         if self._in_sync_with == policy_version:
             return {}
-        if not self._proven:
+        limit = self._limit
+        if limit is None:
             moved = prove(
                 lambda: perturbed(self.policy),
                 lambda: self._send(everything=True),
@@ -73,13 +89,17 @@ class InProcessVLLM:
                 lambda: [self._engine.prompt_logprobs(self._probe)],
                 self.recipe.model.dtype,
             )
-            self._note(f"canary: the engine followed weights that moved log-probs by {moved:.2g}")
-        self._send(everything=not self._proven)
-        self._proven = True
+            limit = largest_allowed(self.recipe.model.dtype, moved)
+            self._note(
+                f"canary: the engine followed weights that moved log-probs by {moved:.2g}; probe limit {limit:.2g}"
+            )
+        self._send(everything=self._limit is None)
+        self._limit = limit
         metrics = compare(
             self._policy_logprobs(),
             self._engine.prompt_logprobs(self._probe),
             self.recipe.model.dtype,
+            limit,
             f"sync of step {policy_version}",
         )
         self._engine.policy_version = self._in_sync_with = policy_version

@@ -1,6 +1,6 @@
-"""The CPU transport, on the engine's side: weights arrive as messages, one bucket of tensors each.
+"""The transports on the engine's side: vLLM's own, which take an update with gaps, made to refuse it; and messages.
 
-vLLM's worker processes import this module, because it is named as their extension; that registers the transport.
+vLLM's worker processes import this module, because it is named as their extension; that registers the transports.
 Nothing of ours imports it.
 """
 
@@ -16,7 +16,11 @@ from vllm.distributed.weight_transfer.base import (
     WeightTransferUpdateInfo,
 )
 from vllm.distributed.weight_transfer.factory import WeightTransferEngineFactory
+from vllm.distributed.weight_transfer.ipc_engine import IPCWeightTransferEngine
+from vllm.distributed.weight_transfer.nccl_engine import NCCLWeightTransferEngine
 from vllm.model_executor.model_loader.reload import finalize_layerwise_reload, initialize_layerwise_reload
+
+from dapo_cli.backend.arrivals import require_complete, unwritten
 
 
 @dataclass
@@ -33,7 +37,7 @@ class MessageUpdateInfo(WeightTransferUpdateInfo):  # type: ignore[misc]
 
 
 class MessageTransferEngine(WeightTransferEngine[MessageInitInfo, MessageUpdateInfo]):  # type: ignore[misc]
-    """Loads each bucket as it comes, layer by layer as vLLM's own transports do."""
+    """The CPU transport. Loads each bucket as it comes, layer by layer as vLLM's own transports do."""
 
     init_info_cls = MessageInitInfo
     update_info_cls = MessageUpdateInfo
@@ -61,8 +65,25 @@ class MessageTransferEngine(WeightTransferEngine[MessageInitInfo, MessageUpdateI
         """Nothing is held."""
 
 
+def without_gaps(engine: type[WeightTransferEngine]) -> type[WeightTransferEngine]:
+    """A transport that ends an update as `engine` does, and then refuses it if some weight was not written."""
+
+    class Whole(engine):  # type: ignore[misc]
+        def finish_weight_update(self) -> None:
+            missing = unwritten(self.model)  # vLLM forgets at the end what it counted
+            super().finish_weight_update()
+            require_complete(missing)
+
+    return Whole
+
+
 class RegisterTransfer:
     """What vLLM mixes into its workers; importing it is all it is for."""
 
 
-WeightTransferEngineFactory.register_engine("message", MessageTransferEngine)
+for _name, _engine in (
+    ("message", MessageTransferEngine),
+    ("nccl", NCCLWeightTransferEngine),
+    ("ipc", IPCWeightTransferEngine),
+):
+    WeightTransferEngineFactory.register_engine(f"whole_{_name}", without_gaps(_engine))

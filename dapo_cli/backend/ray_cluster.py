@@ -17,7 +17,7 @@ import numpy.typing as npt
 from dapo_cli.backend.engine_fleet import EngineFleet
 from dapo_cli.backend.hardware import described, wanted
 from dapo_cli.backend.placement import place_processes
-from dapo_cli.backend.probe import compare, probe_sequences, prove
+from dapo_cli.backend.probe import compare, largest_allowed, probe_sequences, prove
 from dapo_cli.backend.ray_session import close_session, fetch, gather, open_session
 from dapo_cli.policy.batch import Batch
 from dapo_cli.policy.partition import assemble, shares
@@ -37,7 +37,7 @@ class RayBackend:
         self.shape = cluster_shape(recipe)
         self._note = note
         self._probe = probe_sequences(prompts, vocabulary)
-        self._proven = False
+        self._limit: float | None = None  # set by the canary
         self._in_sync_with: int | None = None
         self._group: Any = None
         self._ranks: tuple[Any, ...] = ()
@@ -121,26 +121,31 @@ class RayBackend:
         """Send the weights to every replica and compare log-probs; the first time also perturbed ones, as a canary.
 
         Raises:
-            StaleWeights: a replica's log-probs are not the policy's.
+            StaleWeights: some weight did not arrive, or a replica's log-probs are not the policy's.
         """
         if self._in_sync_with == policy_version:
             return {}
-        if not self._proven:
+        dtype = self.recipe.model.dtype
+        limit = self._limit
+        if limit is None:
             moved = prove(
                 self._perturbation,
                 lambda: self._send(policy_version, everything=True),
                 self._policy_logprobs,
                 lambda: self._engines.call("prompt_logprobs", self._probe),
-                self.recipe.model.dtype,
+                dtype,
             )
-            self._note(f"canary: every engine followed weights that moved log-probs by {moved:.2g}")
+            limit = largest_allowed(dtype, moved)
+            self._note(
+                f"canary: every engine followed weights that moved log-probs by {moved:.2g}; probe limit {limit:.2g}"
+            )
         # An engine that slept has lost even the weights that LoRA does not change.
-        self._send(policy_version, everything=not self._proven or self._engines.asleep)
-        self._proven = True
+        self._send(policy_version, everything=self._limit is None or self._engines.asleep)
+        self._limit = limit
         engines = self._engines.begin("prompt_logprobs", self._probe)  # side by side with the policy's own
-        policy, dtype = self._policy_logprobs(), self.recipe.model.dtype
+        policy = self._policy_logprobs()
         found = [
-            compare(policy, engine, dtype, f"sync of step {policy_version}, engine {number}")
+            compare(policy, engine, dtype, limit, f"sync of step {policy_version}, engine {number}")
             for number, engine in enumerate(engines())
         ]
         self._in_sync_with = policy_version

@@ -21,7 +21,7 @@ from dapo_cli.recipe.schema import Recipe
 Transport = Literal["message", "nccl", "ipc"]
 
 WORKER_EXTENSION = "dapo_cli.backend.message_transfer.RegisterTransfer"
-"""What vLLM's workers import, so that they know the transport of ours."""
+"""What vLLM's workers import, so that they know our transports, named `whole_` and the transport."""
 
 BUCKET_BYTES = 64 * 2**20
 """Most that is under way at a time, but for a single tensor that is larger."""

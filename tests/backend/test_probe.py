@@ -6,7 +6,15 @@ import torch
 from tiny import VOCAB, tiny_policy, tiny_recipe
 
 from dapo_cli.backend import probe
-from dapo_cli.backend.probe import StaleWeights, compare, perturbed, policy_logprobs, probe_sequences, prove
+from dapo_cli.backend.arrivals import StaleWeights
+from dapo_cli.backend.probe import (
+    compare,
+    largest_allowed,
+    perturbed,
+    policy_logprobs,
+    probe_sequences,
+    prove,
+)
 from dapo_cli.policy.lora import add_adapters
 from dapo_cli.recipe.schema import Lora
 
@@ -42,12 +50,26 @@ def proof(policy, *engines, dtype="float32"):
     )
 
 
-def test_probe_sequences_are_short_and_end_with_one_that_every_model_has():
+def test_probe_sequences_are_the_beginnings_of_prompts_that_differ_there():
     long = np.arange(200, dtype=np.int32) % VOCAB
-    found = probe_sequences([long, long[:1], long[:7]], VOCAB)
-    assert [len(sequence) for sequence in found] == [48, 7, 48]
-    assert [len(sequence) for sequence in probe_sequences([], VOCAB)] == [48]
-    np.testing.assert_array_equal(found[-1], probe_sequences([long], VOCAB)[-1])
+    found = probe_sequences([long, long[:1], long[:100], long[:7]], VOCAB)
+    assert [len(sequence) for sequence in found] == [48, 7]
+    np.testing.assert_array_equal(found[0], long[:48])
+
+
+def test_probe_sequences_end_when_there_are_144_tokens_or_no_more_prompts():
+    # 48 x 3 = 144; 5 x 28 = 140 < 144 <= 5 x 29.
+    prompts = {size: [np.arange(k, k + size, dtype=np.int32) for k in range(50)] for size in (5, 60)}
+    assert [len(sequence) for sequence in probe_sequences(prompts[60], VOCAB)] == [48] * 3
+    assert [len(sequence) for sequence in probe_sequences(prompts[5], VOCAB)] == [5] * 29
+    assert [len(sequence) for sequence in probe_sequences(prompts[5][:2], VOCAB)] == [5] * 2
+
+
+def test_without_a_prompt_there_is_one_sequence_that_every_model_has():
+    (found,) = probe_sequences([], VOCAB)
+    assert len(found) == 48
+    assert 0 <= found.min() <= found.max() < VOCAB
+    np.testing.assert_array_equal(found, probe_sequences([], VOCAB)[0])
 
 
 def test_the_policys_log_probs_are_those_of_its_own_forward_at_temperature_1():
@@ -61,25 +83,28 @@ def test_the_policys_log_probs_are_those_of_its_own_forward_at_temperature_1():
 
 
 @pytest.mark.parametrize(
-    ("dtype", "differences", "allowed"),
+    ("dtype", "moved", "differences", "allowed"),
     [
-        ("float32", [0.0, 9e-5], True),
-        ("float32", [0.0, 1.1e-4], False),
-        ("bfloat16", [0.0, 0.019], True),
-        ("bfloat16", [0.01, 0.011], False),
-        ("float32", [0.0, np.nan], False),
+        ("float32", 0.6, [0.0, 9e-5], True),
+        ("float32", 0.6, [0.0, 1.1e-4], False),
+        ("bfloat16", 0.6, [0.0, 0.59], True),  # mean 0.295, half of 0.6 is 0.3
+        ("bfloat16", 0.6, [0.3, 0.31], False),
+        ("bfloat16", 0.1, [0.0, 0.11], False),
+        ("float32", 0.6, [0.0, np.nan], False),
+        ("bfloat16", 0.6, [0.0, np.nan], False),
     ],
 )
-def test_float32_is_judged_by_the_largest_difference_and_bfloat16_by_the_mean(dtype, differences, allowed):
+def test_float32_is_judged_by_the_largest_difference_and_bfloat16_by_the_mean(dtype, moved, differences, allowed):
     policy = [np.zeros(2, np.float32)]
     engine = [np.array(differences, np.float32)]
+    limit = largest_allowed(dtype, moved)
     if allowed:
-        metrics = compare(policy, engine, dtype, "sync of step 1")
+        metrics = compare(policy, engine, dtype, limit, "sync of step 1")
         assert metrics["sync/probe_mean"] == pytest.approx(np.mean(differences))
         assert metrics["sync/probe_max"] == pytest.approx(np.max(differences))
     else:
         with pytest.raises(StaleWeights, match="sync of step 1: the engine's weights are not the policy's"):
-            compare(policy, engine, dtype, "sync of step 1")
+            compare(policy, engine, dtype, limit, "sync of step 1")
 
 
 @pytest.mark.parametrize("adapters", [False, True])
@@ -109,7 +134,7 @@ def test_an_engine_that_takes_everything_passes_and_follows():
     policy, engine = tiny_policy(), Engine()
     assert proof(policy, engine) > 1e-2
     engine.take(policy)
-    compare(policy_logprobs(policy, SEQUENCES, tiny_recipe()), engine.logprobs(), "float32", "after")
+    compare(policy_logprobs(policy, SEQUENCES, tiny_recipe()), engine.logprobs(), "float32", 1e-4, "after")
 
 
 @pytest.mark.parametrize("lost", list(tiny_policy().state_dict()))
@@ -120,11 +145,21 @@ def test_whatever_tensor_is_lost_the_canary_sees_it_though_the_engine_had_the_tr
         proof(policy, whole, broken)
 
 
-def test_a_canary_that_moves_nothing_proves_nothing():
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_an_engine_that_takes_nothing_fails_the_canary_in_both_precisions(dtype):
+    policy = tiny_policy()
+    broken = Engine(set(policy.state_dict()))
+    broken.model.load_state_dict(policy.state_dict())
+    with pytest.raises(StaleWeights, match="canary sync, engine 0: the engine's weights are not the policy's"):
+        proof(policy, broken, dtype=dtype)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_a_canary_that_moves_nothing_proves_nothing(dtype):
     policy, engine = tiny_policy(), Engine()
     with torch.no_grad():
         policy.lm_head.weight.zero_()
         for parameter in policy.model.parameters():
             parameter.mul_(1e-4)
     with pytest.raises(StaleWeights, match="it proves nothing"):
-        proof(policy, engine, dtype="bfloat16")
+        proof(policy, engine, dtype=dtype)

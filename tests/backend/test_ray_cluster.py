@@ -8,7 +8,7 @@ import torch
 from small_cluster import LORA, NEEDS_CLUSTER, close_enough, cluster_recipe, local_backend, ragged_batch, running
 from vllm_tiny import assert_sampled_from, long_request, requests, same_rollouts, tied_model
 
-from dapo_cli.backend.probe import StaleWeights
+from dapo_cli.backend.arrivals import StaleWeights
 from dapo_cli.policy.batch import microbatch_bounds
 from dapo_cli.policy.partition import shares
 from dapo_cli.policy.sharded_checkpoint import read_policy_tensors
@@ -83,6 +83,25 @@ def test_an_engine_with_old_weights_stops_the_run_and_both_numbers_are_said(sync
     with pytest.raises(StaleWeights, match=r"differ by [\d.e-]+ in the mean and [\d.e-]+ at most") as stale:
         synced.sync_weights(7)
     assert "sync of step 7, engine 0" in stale.value.message
+
+
+def test_a_tensor_that_gets_lost_on_the_way_is_named_and_the_next_sync_is_whole_again(synced, ray_session):
+    def lose(rank):
+        whole = rank.sync.weights
+        rank.sync.weights = lambda: (each for each in whole() if each[0] != "model.layers.1.self_attn.k_proj.weight")
+
+    def find(rank):
+        del rank.sync.weights
+
+    learn(synced, ragged_batch(), updates=1)
+    ray_session.get([rank.__ray_call__.remote(lose) for rank in synced._ranks])
+    # The queries' 64 and the values' 32 rows of 64 are there, the keys' 32 are not.
+    fused = r"model.layers.1.self_attn.qkv_proj \(6144 of 8192 elements\)"
+    with pytest.raises(StaleWeights, match=f"vLLM replica 0: weights that did not arrive: {fused};"):
+        synced.sync_weights(8)
+    ray_session.get([rank.__ray_call__.remote(find) for rank in synced._ranks])
+    synced._engines.call("finish_weight_update", "0")  # for vLLM that update is still under way
+    assert synced.sync_weights(8)["sync/probe_max"] <= 1e-4
 
 
 def test_nothing_is_sent_while_nothing_has_changed(synced, monkeypatch):

@@ -11,8 +11,8 @@ from tiny import tiny_policy, tiny_recipe
 from vllm_tiny import NEEDS_VLLM, TOKENIZER, requests, vllm_recipe
 
 from dapo_cli.backend import in_process, ray_session
+from dapo_cli.backend.arrivals import StaleWeights
 from dapo_cli.backend.local import LocalBackend
-from dapo_cli.backend.probe import StaleWeights
 from dapo_cli.backend.weight_sync import (
     BUCKET_BYTES,
     MessageSender,
@@ -79,8 +79,15 @@ def test_local_with_vllm_trains_as_local_with_hf(in_one_process, tied_folder):
 
 
 @pytest.mark.vllm
-@pytest.mark.parametrize("lost", ["lm_head.weight", "model.layers.1.mlp.down_proj.weight", "model.norm.weight"])
-def test_a_tensor_that_is_not_handed_over_fails_the_canary(in_one_process, monkeypatch, lost):
+@pytest.mark.parametrize(
+    ("lost", "named"),
+    [
+        ("lm_head.weight", r"lm_head \(0 of 7232 elements\)"),  # 113 tokens x 64
+        ("model.layers.1.mlp.down_proj.weight", r"model.layers.1.mlp.down_proj \(0 of 8192 elements\)"),  # 64 x 128
+        ("model.norm.weight", r"model.norm \(0 of 64 elements\)"),
+    ],
+)
+def test_a_tensor_that_is_not_handed_over_is_named_at_any_sync(in_one_process, monkeypatch, lost, named):
     def forgetful(policy, dtype, *, merged=True):
         return ((name, tensor) for name, tensor in policy_weights(policy, dtype, merged=merged) if name != lost)
 
@@ -88,10 +95,32 @@ def test_a_tensor_that_is_not_handed_over_fails_the_canary(in_one_process, monke
     engine.weights_changed()
     engine.sync(0)  # the tensor is there to begin with
     engine.weights_changed()
-    monkeypatch.setattr(in_process, "policy_weights", forgetful)
-    monkeypatch.setattr(engine, "_proven", False)
-    with pytest.raises(StaleWeights, match="canary sync, engine 0"):
-        engine.sync(1)
+    with monkeypatch.context() as patch:
+        patch.setattr(in_process, "policy_weights", forgetful)
+        with pytest.raises(StaleWeights, match=f"weights that did not arrive: {named};"):
+            engine.sync(1)
+    engine.sync(1)
+
+
+@pytest.mark.vllm
+def test_weights_that_arrive_and_are_not_computed_with_fail_the_canary(in_one_process, monkeypatch):
+    engine = in_one_process.engine
+    engine.weights_changed()
+    engine.sync(0)
+    model = engine._engine._engine.collective_rpc(lambda worker: worker.get_model())[0]
+    old, load = model.lm_head.cpu_linear, engine._engine.load_weights
+
+    def keep_the_old_head(weights):
+        load(weights)
+        model.lm_head.cpu_linear = old
+
+    engine.weights_changed()
+    with monkeypatch.context() as patch:
+        patch.setattr(engine._engine, "load_weights", keep_the_old_head)
+        patch.setattr(engine, "_limit", None)
+        with pytest.raises(StaleWeights, match="canary sync, engine 0: the engine's weights are not the policy's"):
+            engine.sync(1)
+    engine.sync(1)
 
 
 @dataclass
