@@ -14,7 +14,7 @@ from dapo_cli.dataset.load import open_prepared
 from dapo_cli.dataset.stream import ProblemStream
 from dapo_cli.errors import UsageError
 from dapo_cli.evaluation.benchmark import load_benchmark
-from dapo_cli.evaluation.evaluate import evaluate
+from dapo_cli.evaluation.evaluate import evaluate, from_engine
 from dapo_cli.evaluation.result import EvaluationResult
 from dapo_cli.recipe.loading import LoadedRecipe
 from dapo_cli.rollout.collect import Collector
@@ -191,7 +191,7 @@ def make_evaluator(workload: Workload, backend: Backend, run: RunDirectory) -> E
     def evaluate_step(step: int) -> EvaluationResult:
         settings = plan.settings(f"{run.path}@{step}")
         folder = run.evals / evaluation_folder_name(settings.benchmark, step)
-        return evaluate(backend.generate, plan.problems, settings, plan.reward, folder)
+        return evaluate(from_engine(backend.generate), plan.problems, settings, plan.reward, folder)
 
     return evaluate_step
 

@@ -13,7 +13,7 @@ from dapo_cli.backend.in_process import InProcessVLLM
 from dapo_cli.backend.local import pick_device, set_threads
 from dapo_cli.dataset.load import open_prepared
 from dapo_cli.errors import UsageError
-from dapo_cli.evaluation.evaluate import evaluate, load_result
+from dapo_cli.evaluation.evaluate import evaluate, from_engine, load_result
 from dapo_cli.evaluation.plan import with_card_values
 from dapo_cli.evaluation.result import EvaluationResult
 from dapo_cli.evaluation.samples import REPORT
@@ -140,7 +140,7 @@ def _evaluate(loaded: LoadedRecipe, subject: Subject, folder: Path, note: Note, 
             f"evaluating {subject.name} on {settings.benchmark} with {recipe.rollout.engine}: "
             f"{len(plan.prompts)} problems x {settings.samples} samples"
         )
-        return evaluate(engine.generate, plan.problems, settings, plan.reward, folder, progress)
+        return evaluate(from_engine(engine.generate), plan.problems, settings, plan.reward, folder, progress)
 
 
 @contextmanager

@@ -1,10 +1,12 @@
-"""Evaluate a policy on a benchmark: the same function during a run and for `dapo eval`."""
+"""Evaluate whatever answers questions: one function during a run, for engines, endpoints and stored completions."""
 
 from __future__ import annotations
 
 import json
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict
+from contextlib import nullcontext
+from dataclasses import asdict, dataclass
 from hashlib import blake2b
 from pathlib import Path
 from typing import Any
@@ -19,63 +21,172 @@ from dapo_cli.evaluation.samples import (
     REPORT,
     SAMPLES,
     SETTINGS,
+    SampleFile,
     SampleRecord,
-    append_samples,
     open_folder,
     read_samples,
     write_json,
+    write_samples,
 )
 from dapo_cli.recipe.schema import Reward
-from dapo_cli.reward.scoring import score_in_order
+from dapo_cli.reward.scoring import PendingVerdict
 from dapo_cli.rollout.seeds import rollout_seed
-from dapo_cli.types import Problem, RolloutGroup, RolloutRequest
+from dapo_cli.types import FinishReason, Problem, RolloutGroup, RolloutRequest, Sampling
 
 Generate = Callable[[Sequence[RolloutRequest]], Iterator[RolloutGroup]]
 PromptedProblem = tuple[Problem, npt.NDArray[np.int32]]
 """A problem and its rendered prompt ids, [prompt tokens]."""
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class Question:
+    """One response that is wanted."""
+
+    index: int
+    """Of the problem."""
+    sample: int
+    problem: Problem
+    prompt_ids: npt.NDArray[np.int32]  # [prompt tokens]
+    sampling: Sampling
+    seed: int
+
+
+@dataclass(frozen=True, slots=True)
+class Response:
+    """The response to one question; those of several may arrive in any order."""
+
+    index: int
+    sample: int
+    text: str
+    tokens: int | None
+    """None where nobody counted."""
+    finish_reason: FinishReason | None
+
+
+Respond = Callable[[Sequence[Question]], Iterator[Response]]
+
+
+def from_engine(generate: Generate) -> Respond:
+    """An engine as something that answers: the questions of one problem are one request."""
+
+    def respond(questions: Sequence[Question]) -> Iterator[Response]:
+        by_problem: dict[int, list[Question]] = {}
+        for question in questions:
+            by_problem.setdefault(question.index, []).append(question)
+        # An engine that ends early is found by whoever counts the responses.
+        groups = generate([_request(own) for own in by_problem.values()])
+        for own, group in zip(by_problem.values(), groups, strict=False):
+            if group.problem.problem_id != own[0].problem.problem_id or len(group.rollouts) != len(own):
+                got = f"{len(group.rollouts)} responses to {group.problem.problem_id}"
+                raise DapoError(f"evaluation: expected {len(own)} responses to {own[0].problem.problem_id}, got {got}")
+            yield from _responses(own, group)
+
+    return respond
+
+
+def one_by_one(generate: Generate) -> Respond:
+    """An engine that gives groups back as they finish: every question is a request of its own."""
+
+    def respond(questions: Sequence[Question]) -> Iterator[Response]:
+        requests = [
+            RolloutRequest(place, each.problem, each.prompt_ids, each.sampling, (each.seed,))
+            for place, each in enumerate(questions)
+        ]
+        for group in generate(requests):
+            yield from _responses([questions[group.index]], group)
+
+    return respond
+
+
+def _request(own: Sequence[Question]) -> RolloutRequest:
+    first = own[0]
+    seeds = tuple(question.seed for question in own)
+    return RolloutRequest(first.index, first.problem, first.prompt_ids, first.sampling, seeds)
+
+
+def _responses(own: Sequence[Question], group: RolloutGroup) -> Iterator[Response]:
+    for question, rollout in zip(own, group.rollouts, strict=True):
+        tokens = len(rollout.response_ids)
+        yield Response(question.index, question.sample, rollout.response, tokens, rollout.finish_reason)
+
+
 def evaluate(
-    generate: Generate,
+    respond: Respond,
     problems: Sequence[PromptedProblem],
     settings: EvaluationSettings,
     reward: Reward,
     folder: Path | None = None,
     progress: Callable[[int, int], None] | None = None,
 ) -> EvaluationResult:
-    """Sample `settings.samples` responses per problem, score them, and sum up. Overlong penalties play no part.
+    """Ask for `settings.samples` responses per problem, score them, and sum up. Overlong penalties play no part.
 
-    With a `folder`, samples.jsonl grows as groups arrive, report.json is written at the end, and an evaluation that
-    was killed there goes on where it was. `progress` is called with (problems done, problems), first with what was
-    already in the folder.
+    With a `folder`, samples.jsonl grows as responses arrive, report.json is written at the end, and an evaluation that
+    was killed there goes on where it was: it ends in the same files as one that was not. `progress` is called with
+    (responses done, responses), first with what was already in the folder.
 
     Raises:
         UsageError: no problems, one problem twice, or a folder that holds an evaluation with other settings.
-        DapoError: the folder is damaged, or `generate` ended early.
+        DapoError: the folder is damaged, or `respond` ended early or answered what was not asked.
     """
     _refuse_repeats([problem for problem, _ in problems])
-    samples: list[SampleRecord] = []
+    questions = _questions(problems, settings)
+    done: dict[tuple[int, int], SampleRecord] = {}
     if folder is not None:
-        samples = open_folder(folder, _fingerprint(problems, settings, reward), settings.samples)
-        _refuse_foreign(folder, samples, problems, settings)
-    done = len(samples) // settings.samples
-    _report_progress(progress, done, len(problems))
-    # Whatever training does about a failed verdict, an evaluation shows it.
-    shown = reward.model_copy(update={"on_verifier_error": "exclude"})
-    groups = generate(_requests(problems, settings)[done:])
-    for scored in score_in_order(groups, shown, settings.sampling.max_response_tokens):
-        records = _records(scored, problems[done][0], settings)
-        if folder is not None:
-            append_samples(folder / SAMPLES, records)
-        samples += records
-        done += 1
-        _report_progress(progress, done, len(problems))
-    if done < len(problems):
-        raise DapoError(f"evaluation of {settings.benchmark}: the engine returned {done} of {len(problems)} problems")
+        found = open_folder(folder, _fingerprint(problems, settings, reward))
+        done = _taken_up(folder, found, questions)
+    _report_progress(progress, len(done), len(questions))
+    missing = [question for question in questions if (question.index, question.sample) not in done]
+    with SampleFile(folder / SAMPLES) if folder is not None else nullcontext() as file:
+        for question, record in _judged(respond, missing, reward):
+            if file is not None:
+                file.append(record)
+            done[question.index, question.sample] = record
+            _report_progress(progress, len(done), len(questions))
+    if len(done) < len(questions):
+        raise DapoError(f"evaluation of {settings.benchmark}: {len(done)} of {len(questions)} responses came")
+    samples = [done[question.index, question.sample] for question in questions]
     result = EvaluationResult.from_samples(settings, samples)
     if folder is not None:
+        write_samples(folder / SAMPLES, samples)
         write_json(folder / REPORT, report_values(result, reward))
     return result
+
+
+def _judged(respond: Respond, missing: Sequence[Question], reward: Reward) -> Iterator[tuple[Question, SampleRecord]]:
+    """The record of every response, in the order of arrival; scoring does not hold up the responses."""
+    if not missing:
+        return
+    # Whatever training does about a failed verdict, an evaluation shows it.
+    shown = reward.model_copy(update={"on_verifier_error": "exclude"})
+    asked = {(question.index, question.sample): question for question in missing}
+    waiting: deque[tuple[Question, Response, PendingVerdict]] = deque()
+    for response in respond(missing):
+        question = asked.pop((response.index, response.sample), None)
+        if question is None:
+            raise DapoError(f"evaluation: sample {response.sample} of problem {response.index} was not asked for")
+        verdict = PendingVerdict(shown.response_prefix + response.text, question.problem, shown)
+        waiting.append((question, response, verdict))
+        while waiting and waiting[0][2].done():
+            yield _record(*waiting.popleft())
+    while waiting:
+        yield _record(*waiting.popleft())
+
+
+def _record(question: Question, response: Response, verdict: PendingVerdict) -> tuple[Question, SampleRecord]:
+    scored = verdict.result()
+    record = SampleRecord(
+        problem_id=question.problem.problem_id,
+        problem=question.problem.text,
+        ground_truth=question.problem.ground_truth,
+        sample=question.sample,
+        seed=question.seed,
+        response=response.text,
+        response_tokens=response.tokens,
+        finish_reason=response.finish_reason,
+        outcome=scored.outcome,
+        prediction=scored.prediction,
+    )
+    return question, record
 
 
 def load_result(folder: Path) -> EvaluationResult:
@@ -96,35 +207,11 @@ def sample_seed(seed: int, problem_id: str, sample: int) -> int:
     return rollout_seed("evaluation", seed, problem_id, sample)
 
 
-def _requests(problems: Sequence[PromptedProblem], settings: EvaluationSettings) -> list[RolloutRequest]:
+def _questions(problems: Sequence[PromptedProblem], settings: EvaluationSettings) -> list[Question]:
     return [
-        RolloutRequest(index, problem, prompt_ids, settings.sampling, _seeds(problem, settings))
-        for index, (problem, prompt_ids) in enumerate(problems)
-    ]
-
-
-def _seeds(problem: Problem, settings: EvaluationSettings) -> tuple[int, ...]:
-    return tuple(sample_seed(settings.seed, problem.problem_id, sample) for sample in range(settings.samples))
-
-
-def _records(group: RolloutGroup, problem: Problem, settings: EvaluationSettings) -> list[SampleRecord]:
-    if group.problem.problem_id != problem.problem_id or len(group.rollouts) != settings.samples:
-        got = f"{len(group.rollouts)} responses to {group.problem.problem_id}"
-        raise DapoError(f"evaluation: expected {settings.samples} responses to {problem.problem_id}, got {got}")
-    return [
-        SampleRecord(
-            problem_id=problem.problem_id,
-            problem=problem.text,
-            ground_truth=problem.ground_truth,
-            sample=sample,
-            seed=seed,
-            response=rollout.response,
-            response_tokens=len(rollout.response_ids),
-            finish_reason=rollout.finish_reason,
-            outcome=rollout.scored.outcome,
-            prediction=rollout.scored.prediction,
-        )
-        for sample, (seed, rollout) in enumerate(zip(_seeds(problem, settings), group.rollouts, strict=True))
+        Question(index, sample, problem, ids, settings.sampling, sample_seed(settings.seed, problem.problem_id, sample))
+        for index, (problem, ids) in enumerate(problems)
+        for sample in range(settings.samples)
     ]
 
 
@@ -147,18 +234,19 @@ def _refuse_repeats(problems: Sequence[Problem]) -> None:
         seen.add(problem.problem_id)
 
 
-def _refuse_foreign(
-    folder: Path, samples: Sequence[SampleRecord], problems: Sequence[PromptedProblem], settings: EvaluationSettings
-) -> None:
-    """Samples taken up must be the first ones of this very evaluation, in order."""
-    expected = [
-        (problem.problem_id, sample, seed)
-        for problem, _ in problems
-        for sample, seed in enumerate(_seeds(problem, settings))
-    ]
-    found = [(sample.problem_id, sample.sample, sample.seed) for sample in samples]
-    if found != expected[: len(found)]:
-        raise DapoError(f"{folder / SAMPLES}: not the samples of these problems in order", hint="Choose another --out.")
+def _taken_up(
+    folder: Path, found: Sequence[SampleRecord], questions: Sequence[Question]
+) -> dict[tuple[int, int], SampleRecord]:
+    """The samples that are there, by problem and sample; each must be of this very evaluation."""
+    asked = {(question.problem.problem_id, question.sample): question for question in questions}
+    done = {}
+    for record in found:
+        question = asked.get((record.problem_id, record.sample))
+        if question is None or question.seed != record.seed or (question.index, question.sample) in done:
+            what = f"sample {record.sample} of {record.problem_id} is not one of this evaluation, or is there twice"
+            raise DapoError(f"{folder / SAMPLES}: {what}", hint="Choose another --out.")
+        done[question.index, question.sample] = record
+    return done
 
 
 def _report_progress(progress: Callable[[int, int], None] | None, done: int, total: int) -> None:

@@ -91,7 +91,7 @@ def _rows(result: EvaluationResult) -> dict[str, str]:
         "truncated": f"{100 * result.truncated_rate:.1f}%",
         "no answer": f"{100 * result.no_answer_rate:.1f}%",
         "verifier errors": f"{100 * result.verifier_error_rate:.1f}%",
-        "mean response tokens": f"{result.response_length_mean:.1f}",
+        "mean response tokens": "-" if result.response_length_mean is None else f"{result.response_length_mean:.1f}",
     }
 
 

@@ -41,7 +41,8 @@ class ProblemResult:
     truncated: int
     no_answer: int
     verifier_errors: int
-    response_tokens: tuple[int, ...]
+    response_tokens: tuple[int | None, ...]
+    """None where nobody counted."""
 
     @classmethod
     def from_samples(cls, samples: Sequence[SampleRecord]) -> ProblemResult:
@@ -112,9 +113,10 @@ class EvaluationResult:
         return self._share([problem.verifier_errors for problem in self.problems])
 
     @property
-    def response_length_mean(self) -> float:
-        """Mean response length in tokens."""
-        return self._share([sum(problem.response_tokens) for problem in self.problems])
+    def response_length_mean(self) -> float | None:
+        """Mean response length in tokens; None where nobody counted them."""
+        tokens = [count for problem in self.problems for count in problem.response_tokens if count is not None]
+        return sum(tokens) / len(tokens) if tokens else None
 
     def _share(self, counts: list[int]) -> float:
         return sum(counts) / (len(self.problems) * self.settings.samples)
@@ -134,8 +136,9 @@ class EvaluationResult:
             "truncated": self.truncated_rate,
             "no_answer": self.no_answer_rate,
             "verifier_error": self.verifier_error_rate,
-            "response_length_mean": self.response_length_mean,
         }
+        if self.response_length_mean is not None:
+            values["response_length_mean"] = self.response_length_mean
         return {f"eval/{self.settings.benchmark}/{name}": value for name, value in values.items()}
 
 

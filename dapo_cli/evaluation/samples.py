@@ -1,15 +1,17 @@
 """The folder of an evaluation: samples.jsonl grows by one line per response, settings.json says what they belong to.
 
-A killed evaluation leaves whole lines and at most one torn one. Opening the folder again cuts the file back to its
-last complete problem and returns what is there, so that the finished file is the one an undisturbed run writes.
+Lines are in the order of arrival while the evaluation goes on. A killed one leaves whole lines and at most one torn
+one, which is cut off when the folder is opened again. A finished file is in the order of problems and samples, so that it
+does not tell whether it was ever interrupted.
 """
 
 from __future__ import annotations
 
 import json
 import os
+import time
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -31,14 +33,18 @@ class SampleRecord:
     """0, 1, ... within the problem."""
     seed: int
     response: str
-    response_tokens: int
-    finish_reason: FinishReason
+    response_tokens: int | None
+    """None where nobody counted."""
+    finish_reason: FinishReason | None
     outcome: Outcome
     prediction: str | None
 
 
-def open_folder(folder: Path, settings: dict[str, Any], samples_per_problem: int) -> list[SampleRecord]:
-    """Start an evaluation in `folder`, or take up the one that is there; returns the samples of complete problems.
+_FIELDS = tuple(SampleRecord.__dataclass_fields__)
+
+
+def open_folder(folder: Path, settings: dict[str, Any]) -> list[SampleRecord]:
+    """Start an evaluation in `folder`, or take up the one that is there; returns the samples that are there.
 
     Raises:
         UsageError: the folder holds an evaluation with other settings, or samples of unknown settings.
@@ -48,7 +54,10 @@ def open_folder(folder: Path, settings: dict[str, Any], samples_per_problem: int
     path = folder / SETTINGS
     if path.exists():
         _refuse_other_settings(path, json.loads(path.read_text(encoding="utf-8")), settings)
-        return _cut_to_complete_problems(folder / SAMPLES, samples_per_problem)
+        samples = read_samples(folder / SAMPLES)
+        if (folder / SAMPLES).exists():
+            os.truncate(folder / SAMPLES, sum(len(line) + 1 for line in _whole_lines(folder / SAMPLES)))
+        return samples
     if (folder / SAMPLES).exists():
         what = f"has {SAMPLES} but no {SETTINGS}, so it cannot be taken up"
         raise UsageError(f"{folder}: {what}", hint="Choose another --out.")
@@ -56,12 +65,45 @@ def open_folder(folder: Path, settings: dict[str, Any], samples_per_problem: int
     return []
 
 
-def append_samples(path: Path, samples: Sequence[SampleRecord]) -> None:
-    """Append one problem's samples and force them to disk."""
-    with path.open("ab") as file:
-        file.write("".join(json.dumps(asdict(sample)) + "\n" for sample in samples).encode())
+class SampleFile:
+    """samples.jsonl while it grows: a line is out of this process at once, and on the disk within a second of the next.
+
+    A process that is killed loses nothing; a machine that loses power, the responses since the last second.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+
+    def __enter__(self) -> SampleFile:
+        self._file = self._path.open("ab")
+        self._synced = time.monotonic()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        os.fsync(self._file.fileno())
+        self._file.close()
+
+    def append(self, sample: SampleRecord) -> None:
+        """Add one line."""
+        self._file.write(_line(sample))
+        self._file.flush()
+        if time.monotonic() - self._synced > 1:
+            os.fsync(self._file.fileno())
+            self._synced = time.monotonic()
+
+
+def write_samples(path: Path, samples: Sequence[SampleRecord]) -> None:
+    """Replace the file by `samples`, in their order; a reader sees the old file or the new one."""
+    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    with temporary.open("wb") as file:
+        file.writelines(_line(sample) for sample in samples)
         file.flush()
         os.fsync(file.fileno())
+    temporary.replace(path)
+
+
+def _line(sample: SampleRecord) -> bytes:
+    return (json.dumps({name: getattr(sample, name) for name in _FIELDS}) + "\n").encode()
 
 
 def read_samples(path: Path) -> list[SampleRecord]:
@@ -76,14 +118,6 @@ def read_samples(path: Path) -> list[SampleRecord]:
 def write_json(path: Path, values: dict[str, Any]) -> None:
     """Write a JSON file so that a reader sees the old one or the new one, never a part."""
     write_atomic(path, json.dumps(values, indent=2, ensure_ascii=False, allow_nan=False) + "\n")
-
-
-def _cut_to_complete_problems(path: Path, samples_per_problem: int) -> list[SampleRecord]:
-    samples = read_samples(path)
-    keep = len(samples) // samples_per_problem * samples_per_problem
-    if path.exists():
-        os.truncate(path, sum(len(line) + 1 for line in _whole_lines(path)[:keep]))
-    return samples[:keep]
 
 
 def _whole_lines(path: Path) -> list[bytes]:

@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 from dapo_cli.errors import DapoError, UsageError
-from dapo_cli.evaluation.evaluate import evaluate, load_result, sample_seed
+from dapo_cli.evaluation.evaluate import evaluate as evaluate_by
+from dapo_cli.evaluation.evaluate import from_engine, load_result, one_by_one, sample_seed
 from dapo_cli.evaluation.result import EvaluationSettings
 from dapo_cli.recipe.schema import Reward
 from dapo_cli.types import Problem, Rollout, RolloutGroup, Sampling
@@ -18,6 +19,10 @@ PROBLEMS = [
     (Problem(f"p{i}", f"What is {i} + 1?", (), str(i + 1), "toy_sums"), np.array([5, i], np.int32)) for i in range(5)
 ]
 KINDS = ("right", "wrong", "no_answer", "truncated")
+
+
+def evaluate(engine, *rest):
+    return evaluate_by(from_engine(engine), *rest)
 
 
 def response(problem, seed):
@@ -125,9 +130,10 @@ def test_a_killed_evaluation_goes_on_and_ends_in_the_same_files(tmp_path, groups
 
     progress = []
     result = evaluate(counting, PROBLEMS, SETTINGS, REWARD, tmp_path / "killed", lambda *done: progress.append(done))
-    kept = groups - (1 if torn and groups else 0)
-    assert [request.index for request in seen] == list(range(kept, 5))
-    assert progress == [(done, 5) for done in range(kept, 6)]
+    kept = 3 * groups - (1 if torn and groups else 0)
+    assert [request.index for request in seen] == list(range(kept // 3, 5))
+    assert sum(len(request.seeds) for request in seen) == 15 - kept
+    assert progress == [(done, 15) for done in range(kept, 16)]
     assert result == expected
     assert files(tmp_path / "killed") == files(tmp_path / "whole")
 
@@ -177,8 +183,8 @@ def test_damage_before_the_last_line_is_an_error(tmp_path):
     samples.write_bytes(b"\n".join([lines[0], b"{", *lines[2:]]))
     with pytest.raises(DapoError, match=r"samples\.jsonl:2: not a sample"):
         evaluate(generate, PROBLEMS, SETTINGS, REWARD, tmp_path)
-    samples.write_bytes(b"\n".join(lines[3:]))
-    with pytest.raises(DapoError, match="not the samples of these problems in order"):
+    samples.write_bytes(b"\n".join([lines[0], lines[0], *lines[2:]]))
+    with pytest.raises(DapoError, match="sample 0 of p0 is not one of this evaluation, or is there twice"):
         evaluate(generate, PROBLEMS, SETTINGS, REWARD, tmp_path)
 
 
@@ -196,7 +202,7 @@ def test_no_problems_and_repeated_problems_are_refused():
 
 
 def test_an_engine_that_returns_too_little_or_something_else_is_an_error():
-    with pytest.raises(DapoError, match="3 of 5 problems"):
+    with pytest.raises(DapoError, match="9 of 15 responses came"):
         evaluate(lambda requests: generate(requests[:3]), PROBLEMS, SETTINGS, REWARD)
     with pytest.raises(DapoError, match="expected 3 responses to p0, got 3 responses to p4"):
         evaluate(lambda requests: generate(requests[::-1]), PROBLEMS, SETTINGS, REWARD)
@@ -212,3 +218,39 @@ def test_odd_text_survives_the_file(tmp_path):
     result = evaluate(strange, PROBLEMS, SETTINGS, REWARD, tmp_path)
     assert result.num_correct.tolist() == [3, 0, 0, 0, 0]
     assert load_result(tmp_path) == result
+
+
+def test_responses_may_arrive_in_any_order_and_one_is_kept_as_soon_as_it_is_there(tmp_path):
+    expected = evaluate(generate, PROBLEMS, SETTINGS, REWARD, tmp_path / "whole")
+
+    def shuffled(requests):
+        requests = list(requests)
+        random.Random(0).shuffle(requests)
+        for count, group in enumerate(generate(requests)):
+            if count == 7:
+                lines = (tmp_path / "any" / "samples.jsonl").read_bytes().splitlines()
+                assert len(lines) == 7
+                raise KeyboardInterrupt
+            yield group
+
+    with pytest.raises(KeyboardInterrupt):
+        evaluate_by(one_by_one(shuffled), PROBLEMS, SETTINGS, REWARD, tmp_path / "any")
+    asked = []
+
+    def counting(requests):
+        asked.extend(requests)
+        return generate(requests)
+
+    assert evaluate_by(one_by_one(counting), PROBLEMS, SETTINGS, REWARD, tmp_path / "any") == expected
+    assert len(asked) == 8
+    assert files(tmp_path / "any") == files(tmp_path / "whole")
+
+
+def test_what_was_not_asked_for_is_refused():
+    def twice(questions):
+        for response in from_engine(generate)(questions):
+            yield response
+            yield response
+
+    with pytest.raises(DapoError, match="sample 0 of problem 0 was not asked for"):
+        evaluate_by(twice, PROBLEMS, SETTINGS, REWARD)
