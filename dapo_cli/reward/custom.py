@@ -8,6 +8,8 @@ import os
 import sys
 from collections.abc import Callable
 from functools import cache
+from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 _PREDICTION_CHARACTERS = 300
@@ -18,15 +20,38 @@ def load(name: str) -> Callable[[str, str, dict[str, Any]], Any]:
     """The function behind `module:function`; the working folder is searched last.
 
     Raises:
-        ImportError: there is no such module, or nothing callable of that name in it.
+        ImportError: there is no such module, or nothing callable of that name in it. What the module itself raises
+            while it is imported goes through.
     """
     module_name, _, function_name = name.partition(":")
     if os.getcwd() not in sys.path:
         sys.path.append(os.getcwd())
-    function = getattr(importlib.import_module(module_name), function_name, None)
+    try:
+        module = importlib.import_module(module_name)
+    except ModuleNotFoundError as error:
+        if error.name is None or not f"{module_name}.".startswith(f"{error.name}."):
+            raise  # it is there, and misses something that it imports
+        raise ModuleNotFoundError(_no_module(module_name)) from error
+    function = getattr(module, function_name, None)
     if not callable(function):
-        raise ImportError(f"module {module_name} has no function {function_name}")
+        raise ImportError(_no_function(module, function_name))
     return function  # type: ignore[no-any-return]
+
+
+def _no_module(name: str) -> str:
+    if name.endswith(".py"):
+        return f"want a module and a function, {name.removesuffix('.py').replace('/', '.')}:FUNCTION, got a file name"
+    return f"no {name.replace('.', '/')}.py in {os.getcwd()}, and no installed module {name}"
+
+
+def _no_function(module: ModuleType, name: str) -> str:
+    place = getattr(module, "__file__", None) or "built into Python"
+    text = f"module {module.__name__} ({place}) has no function {name}"
+    own = Path(*module.__name__.split(".")).with_suffix(".py")
+    if own.is_file() and not (Path(place).is_file() and own.samefile(place)):
+        return f"{text}; {own} in the working folder is not read, because that module comes first: rename it"
+    functions = [key for key, value in vars(module).items() if getattr(value, "__module__", None) == module.__name__]
+    return f"{text}; it has {', '.join(functions)}" if own.is_file() and functions else text
 
 
 def judge(name: str, response: str, ground_truth: str, problem: dict[str, Any]) -> dict[str, Any]:

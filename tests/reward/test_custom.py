@@ -43,7 +43,25 @@ def test_the_function_is_found_in_the_working_folder(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("sys.path", ["/nowhere"])
     assert judge("folder_scorer:score", "a cat sat", "", {"text": "cat"})["outcome"] == "right"
-    with pytest.raises(ImportError, match="has no function other"):
+    with pytest.raises(ImportError, match=r"folder_scorer.py\) has no function other; it has score$"):
         load("folder_scorer:other")
-    with pytest.raises(ImportError):
-        load("no_such_module_anywhere:score")
+
+
+def test_a_module_that_is_not_there_is_told_from_one_that_misses_something(tmp_path, monkeypatch):
+    (tmp_path / "folder_importer.py").write_text("import no_such_library_anywhere\n")
+    (tmp_path / "folder_named.py").write_text("")
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(ImportError, match=r"no no_such_module/inside.py in .*, and no installed module"):
+        load("no_such_module.inside:score")
+    with pytest.raises(ImportError, match="want a module and a function, folder_named:FUNCTION, got a file name"):
+        load("folder_named.py:score")
+    with pytest.raises(ImportError, match=r"^No module named 'no_such_library_anywhere'$"):
+        load("folder_importer:score")
+
+
+@pytest.mark.parametrize("module", ["json", "sys"])
+def test_a_file_with_the_name_of_another_module_is_not_passed_over_in_silence(tmp_path, monkeypatch, module):
+    (tmp_path / f"{module}.py").write_text("def score(response, ground_truth, problem):\n    return True\n")
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(ImportError, match=f"{module}.py in the working folder is not read, .*: rename it"):
+        load(f"{module}:score")
