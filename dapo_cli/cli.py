@@ -5,18 +5,23 @@ from __future__ import annotations
 import os
 import shlex
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
+from dapo_cli.cli_eval import evaluate
+from dapo_cli.cli_shared import (
+    DEFAULT_RECIPE,
+    DefaultRecipeArgument,
+    RecipeArgument,
+    SetOption,
+    note,
+    show_evaluation,
+    show_notes,
+    typed,
+)
 from dapo_cli.reward.command import reward_app
-
-if TYPE_CHECKING:
-    from dapo_cli.evaluation.result import EvaluationResult
-    from dapo_cli.run.directory import RunDirectory
 
 app = typer.Typer(
     name="dapo",
@@ -27,26 +32,6 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 app.add_typer(reward_app, name="reward")
-
-RecipeArgument = Annotated[str, typer.Argument(metavar="RECIPE", help="A recipe file, or the name of a packaged one.")]
-DEFAULT_RECIPE = "dapo_qwen32b"
-DefaultRecipeArgument = Annotated[
-    str, typer.Argument(metavar="[RECIPE]", help=f"A recipe file or a packaged one; default {DEFAULT_RECIPE}.")
-]
-SetOption = Annotated[
-    list[str] | None,
-    typer.Option("--set", metavar="SECTION.KEY=VALUE", help="Override a key of the recipe; repeatable."),
-]
-
-
-def typed(recipe: str, overrides: list[str] | None) -> str:
-    """The recipe as the user typed it, for the commands that messages name."""
-    return " ".join([shlex.quote(recipe), *(f"--set {shlex.quote(override)}" for override in overrides or [])])
-
-
-def note(text: str) -> None:
-    """Show something the user should know, beside what a script reads from standard output."""
-    typer.echo(text, err=True)
 
 
 def _show_version(wanted: bool) -> None:
@@ -81,7 +66,7 @@ def prepare_data(
     from dapo_cli.recipe.loading import load_recipe
 
     loaded = load_recipe(recipe, set_ or [])
-    _show_notes(loaded.notes)
+    show_notes(loaded.notes)
     prepared = prepare_recipe(loaded.recipe, source, out)
     for line in summary(prepared):
         typer.echo(line)
@@ -131,7 +116,7 @@ def train(
     if resume and (fresh or from_ is not None):
         raise UsageError("--resume cannot be combined with --fresh or --from")
     loaded = load_recipe(recipe, set_ or [])
-    _show_notes(loaded.notes)
+    show_notes(loaded.notes)
     from dapo_cli.launch import start_training
     from dapo_cli.run.opening import Start
     from dapo_cli.run.recorder import TIME_LIMIT
@@ -147,19 +132,8 @@ def train(
         raise typer.Exit(0 if TIME_LIMIT in stop.message else stop.exit_code) from None
     _show_finished(finished.run.path, finished.already_finished, finished.state.step)
     if finished.evaluation is not None:
-        _show_evaluation(finished.run, finished.evaluation)
+        show_evaluation(finished.run, finished.evaluation)
     typer.echo(f"next: dapo eval --run {finished.run.path}")
-
-
-def _show_evaluation(run: RunDirectory, result: EvaluationResult) -> None:
-    """The result beside the run's evaluation from before training where there is one."""
-    from rich.console import Console
-
-    from dapo_cli.evaluation.command import baseline_of
-    from dapo_cli.evaluation.report import comparison_table, evaluation_table
-
-    baseline = baseline_of(run, result)
-    Console().print(evaluation_table(result) if baseline is None else comparison_table(baseline, result))
 
 
 def _show_finished(run: Path, already: bool, step: int) -> None:
@@ -173,54 +147,7 @@ def _show_finished(run: Path, already: bool, step: int) -> None:
         typer.echo(f"{run}: finished after step {step}; rollouts/ holds {size / 1e6:.1f} MB")
 
 
-@app.command("eval")
-def evaluate(
-    recipe: Annotated[
-        str | None, typer.Argument(metavar="[RECIPE]", help="The recipe to evaluate by; a run brings its own.")
-    ] = None,
-    run: Annotated[str | None, typer.Option(metavar="RUN[@STEP]", help="Evaluate a checkpoint of this run.")] = None,
-    model: Annotated[str | None, typer.Option(help="Evaluate this model instead of the recipe's.")] = None,
-    samples: Annotated[int | None, typer.Option(min=1, help="Responses per problem.")] = None,
-    out: Annotated[Path | None, typer.Option(help="Folder for samples.jsonl and report.json.")] = None,
-    set_: SetOption = None,
-) -> None:
-    """Evaluate a run or a model on its recipe's benchmark, with confidence intervals."""
-    from dapo_cli.errors import UsageError
-    from dapo_cli.recipe.loading import load_recipe
-
-    if (run is None) == (recipe is None):
-        raise UsageError("give either a RECIPE or --run RUN", hint="dapo eval --run runs/demo, or dapo eval demo")
-    if run is not None and model is not None:
-        raise UsageError("--run and --model exclude each other", hint="dapo eval RECIPE --model PATH")
-    overrides = [*(set_ or []), *([f"eval.samples={samples}"] if samples else [])]
-    from dapo_cli.evaluation.command import evaluate_model, evaluate_run
-
-    if run is not None:
-        from dapo_cli.run.checkpoints import find_checkpoint, parse_run_reference
-        from dapo_cli.run.directory import RunDirectory
-
-        path, step = parse_run_reference(run)
-        directory = RunDirectory.open(path)
-        loaded = load_recipe(directory.recipe_file, overrides)
-        checkpoint = find_checkpoint(directory, step, note)
-        with _progress() as progress:
-            result, folder = evaluate_run(loaded, directory, checkpoint, out, note, progress)
-        _show_evaluation(directory, result)
-        following = f"dapo convert {path}@{checkpoint.step} --out {path.name}-hf"
-    else:
-        assert recipe is not None
-        loaded = load_recipe(recipe, overrides)
-        _show_notes(loaded.notes)
-        with _progress() as progress:
-            result, folder = evaluate_model(loaded, model, out, note, progress)
-        from rich.console import Console
-
-        from dapo_cli.evaluation.report import evaluation_table
-
-        Console().print(evaluation_table(result))
-        following = f"dapo train {typed(recipe, set_)}"
-    typer.echo(f"{folder}: samples.jsonl and report.json")
-    typer.echo(f"next: {following}")
+app.command("eval")(evaluate)
 
 
 @app.command()
@@ -248,23 +175,6 @@ def convert(
     folder = conversion.run(note)
     typer.echo(f"{folder}: written and verified")
     typer.echo(f"next: dapo {conversion.following(folder)}")
-
-
-@contextmanager
-def _progress() -> Iterator[Callable[[int, int], None]]:
-    """A progress bar on a terminal; elsewhere nothing, the table at the end says it all."""
-    from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
-
-    columns = (TextColumn("problems"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=Console(stderr=True), transient=True, disable=not sys.stderr.isatty()) as bar:
-        task = bar.add_task("")
-        yield lambda done, total: bar.update(task, completed=done, total=total)
-
-
-def _show_notes(notes: tuple[str, ...]) -> None:
-    for text in notes:
-        note(text)
 
 
 def main() -> None:

@@ -11,7 +11,7 @@ from dapo_cli.dataset.identity import overlap
 from dapo_cli.dataset.load import Prepared
 from dapo_cli.errors import UsageError
 from dapo_cli.evaluation.plan import EvaluationPlan, plan_evaluation, render, with_card_values
-from dapo_cli.policy.model import load_tokenizer, max_positions
+from dapo_cli.policy.model import from_hub, load_tokenizer, max_positions
 from dapo_cli.recipe.loading import LoadedRecipe, key_error
 from dapo_cli.recipe.schema import Recipe
 from dapo_cli.rollout.prompts import PromptRenderer, RenderedPrompt, stop_token_ids, training_sampling
@@ -121,11 +121,7 @@ def load_configs(resolved_model: str, recipe: Recipe) -> tuple[Any, Any]:
     from transformers import AutoConfig, GenerationConfig
 
     revision = recipe.model.revision
-    try:
-        config = AutoConfig.from_pretrained(resolved_model, revision=revision)
-    except (OSError, ValueError) as error:
-        reason = str(error).strip().splitlines()[0]
-        raise UsageError(f"model.path: {recipe.model.path}: cannot be loaded: {reason}") from error
+    config = from_hub(lambda: AutoConfig.from_pretrained(resolved_model, revision=revision), recipe.model.path)
     try:
         generation_config = GenerationConfig.from_pretrained(resolved_model, revision=revision)
     except OSError:

@@ -17,6 +17,7 @@ from dapo_cli.policy.lora import save_adapter
 from dapo_cli.policy.sharded_load import local_model_folder
 from dapo_cli.policy.weights import policy_weights
 from dapo_cli.recipe.schema import Recipe
+from dapo_cli.rollout.streaming import OnTokens
 from dapo_cli.rollout.vllm_engine import VLLMEngine
 from dapo_cli.types import RolloutGroup, RolloutRequest
 
@@ -61,6 +62,14 @@ class InProcessVLLM:
     def generate(self, requests: Sequence[RolloutRequest]) -> Iterator[RolloutGroup]:
         """Submit `requests` at once and yield their groups in the order of submission."""
         return self._engine.generate(requests)
+
+    def generate_as_finished(self, requests: Sequence[RolloutRequest]) -> Iterator[RolloutGroup]:
+        """Submit `requests` at once and yield each group as soon as it is whole."""
+        return self._engine.generate_as_finished(requests)
+
+    def stream(self, requests: Sequence[RolloutRequest], on_tokens: OnTokens) -> None:
+        """Sample `requests` now; `on_tokens` hears of each token as it comes."""
+        self._engine.stream(requests, on_tokens)
 
     def rest(self) -> None:
         """On a GPU the engine gives its memory to the policy; on a CPU it cannot."""

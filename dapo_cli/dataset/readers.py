@@ -71,6 +71,37 @@ def read_batches(path: Path, columns: ColumnPair, wanted: npt.NDArray[np.bool_] 
         yield Batch(place, numbers, problems, answers)
 
 
+def read_records(path: Path) -> Iterator[tuple[str, Any]]:
+    """Every row of a file as (place, its columns), for files of which more than two columns matter.
+
+    Raises:
+        UsageError: unknown kind of file, or an unreadable row.
+    """
+    if not path.is_file():
+        raise UsageError(f"{path}: no such file")
+    if path.suffix not in KINDS:
+        raise UsageError(f"{path}: kind of file {path.suffix or 'without ending'!r}: want {', '.join(KINDS)}")
+    if path.suffix == ".parquet":
+        for number, record in enumerate(_parquet_records(path), start=1):
+            yield f"{path}: row {number}", record
+        return
+    place, records = {".jsonl": _read_jsonl, ".json": _read_json, ".csv": _read_csv}[path.suffix](path)
+    for number, record in records:
+        yield place.format(number), record
+
+
+def _parquet_records(path: Path) -> Iterator[Any]:
+    import pyarrow as pa
+    import pyarrow.parquet
+
+    try:
+        with pyarrow.parquet.ParquetFile(path) as file:
+            for batch in file.iter_batches(batch_size=BATCH_ROWS):
+                yield from batch.to_pylist()
+    except pa.ArrowException as error:
+        raise UsageError(f"{path}: not a readable parquet file: {error}") from error
+
+
 def _cells(where: str, record: Any, columns: ColumnPair) -> tuple[Any, Any]:
     if not isinstance(record, dict):
         raise UsageError(f"{where}: want an object with columns, got {type(record).__name__}")

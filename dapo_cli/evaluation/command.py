@@ -3,30 +3,31 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
-from dapo_cli.backend.in_process import InProcessVLLM
-from dapo_cli.backend.local import pick_device, set_threads
+from dapo_cli.backend.local import pick_device
 from dapo_cli.dataset.load import open_prepared
 from dapo_cli.errors import UsageError
-from dapo_cli.evaluation.evaluate import evaluate, from_engine, load_result
-from dapo_cli.evaluation.plan import with_card_values
+from dapo_cli.evaluation.benchmark import load_benchmark
+from dapo_cli.evaluation.engines import Subject, open_engine
+from dapo_cli.evaluation.evaluate import Question, Respond, Response, evaluate, load_result
+from dapo_cli.evaluation.plan import EvaluationPlan, plan_evaluation, with_card_values
 from dapo_cli.evaluation.result import EvaluationResult
 from dapo_cli.evaluation.samples import REPORT
 from dapo_cli.export.policy_folder import load_policy, weights_hash
-from dapo_cli.policy.model import load_model, prepare_policy, probe_packing, resolve_model
+from dapo_cli.policy.model import load_model, load_tokenizer, prepare_policy, probe_packing, resolve_model
 from dapo_cli.recipe.keys import recipe_differences
 from dapo_cli.recipe.loading import LoadedRecipe, load_recipe
-from dapo_cli.rollout.hf_engine import HFEngine
 from dapo_cli.run.checkpoints import Checkpoint
 from dapo_cli.run.directory import RunDirectory
 from dapo_cli.run.files import Note
 from dapo_cli.run.recorder import evaluation_folder_name
-from dapo_cli.workload import MODEL_CACHE, Workload, load_workload
+from dapo_cli.types import Sampling
+from dapo_cli.workload import MODEL_CACHE, check_contamination, load_configs
 
 Progress = Callable[[int, int], None]
 
@@ -43,17 +44,6 @@ CHANGEABLE = (
 """What an evaluation of a run may set: how it is evaluated and on what."""
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Subject:
-    """What is evaluated: the weights, and where their tokenizer and configs are."""
-
-    policy: Any
-    source: str
-    """Folder or hub id of tokenizer and configs."""
-    name: str
-    """Equal names mean equal weights."""
-
-
 def evaluate_run(
     loaded: LoadedRecipe, run: RunDirectory, checkpoint: Checkpoint, out: Path | None, note: Note, progress: Progress
 ) -> tuple[EvaluationResult, Path]:
@@ -64,15 +54,23 @@ def evaluate_run(
     """
     refuse_other_recipe(loaded, run)
     loaded = with_card_values(loaded)
-    recipe = loaded.recipe
-    policy, _ = load_policy(run.path, checkpoint.path)
-    prepare_policy(policy, recipe.model)
-    probe_packing(policy, str(run.path))
-    subject = Subject(policy, str(run.path / "model"), f"{run.path}@{checkpoint.step}")
-    first = f"_first{recipe.eval.problems}" if recipe.eval.problems else ""
-    name = f"{recipe.eval.benchmark}{first}_avg{recipe.eval.samples}"
+    evaluation = loaded.recipe.eval
+    first = f"_first{evaluation.problems}" if evaluation.problems else ""
+    name = f"{Path(evaluation.benchmark).stem}{first}_avg{evaluation.samples}"
     folder = out or run.evals / evaluation_folder_name(name, checkpoint.step)
-    return _evaluate(loaded, subject, folder, note, progress), folder
+    return _evaluate(loaded, subject_of_run(loaded, run, checkpoint), folder, note, progress), folder
+
+
+def subject_of_run(loaded: LoadedRecipe, run: RunDirectory, checkpoint: Checkpoint) -> Subject:
+    """A checkpoint of a run, its tokenizer and configs as the run saved them."""
+
+    def load() -> Any:
+        policy, _ = load_policy(run.path, checkpoint.path)
+        prepare_policy(policy, loaded.recipe.model)
+        probe_packing(policy, str(run.path))
+        return policy
+
+    return Subject(str(run.path / "model"), f"{run.path}@{checkpoint.step}", load, None)
 
 
 def refuse_other_recipe(loaded: LoadedRecipe, run: RunDirectory) -> None:
@@ -105,60 +103,90 @@ def baseline_of(run: RunDirectory, result: EvaluationResult) -> EvaluationResult
 def evaluate_model(
     loaded: LoadedRecipe, model_path: str | None, out: Path | None, note: Note, progress: Progress
 ) -> tuple[EvaluationResult, Path]:
-    """Evaluate `model_path`, else the recipe's model, on its benchmark; returns the result and the folder it is in.
-
-    A local folder is named by the hash of its weights and a hub id by its commit, so that weights that changed are not
-    taken for the old ones.
-    """
-    if model_path is not None:
-        changes = {"path": model_path, "revision": None}
-        model = loaded.recipe.model.model_copy(update=changes)
-        loaded = replace(loaded, recipe=loaded.recipe.model_copy(update={"model": model}))
-    model = loaded.recipe.model
-    resolved = resolve_model(model, MODEL_CACHE)
-    policy = load_model(resolved, model, pick_device(loaded.recipe.backend))
-    local = Path(resolved).is_dir()
-    identity = weights_hash(Path(resolved))[:12] if local else str(policy.config._commit_hash)[:12]
-    subject = Subject(policy, resolved, f"{model.path}#{identity}")
+    """Evaluate `model_path`, else the recipe's eval.model or model.path; returns the result and the folder it is in."""
+    loaded = with_card_values(with_model(loaded, model_path))
+    subject = subject_of_model(loaded)
     safe = re.sub(r"[^\w.-]+", "_", subject.name).strip("_")
-    folder = out or Path("runs") / "_evals" / f"{loaded.name}_{loaded.recipe.eval.benchmark}_{safe}"
+    benchmark = Path(loaded.recipe.eval.benchmark).stem
+    folder = out or Path("runs") / "_evals" / f"{loaded.name}_{benchmark}_{safe}"
     return _evaluate(loaded, subject, folder, note, progress), folder
+
+
+def with_model(loaded: LoadedRecipe, model_path: str | None) -> LoadedRecipe:
+    """The recipe with the model that is to be evaluated in place of the one that is trained."""
+    path = model_path or loaded.recipe.eval.model
+    if path is None:
+        return loaded
+    model = loaded.recipe.model.model_copy(update={"path": path, "revision": None})
+    return replace(loaded, recipe=loaded.recipe.model_copy(update={"model": model}))
+
+
+def subject_of_model(loaded: LoadedRecipe) -> Subject:
+    """The recipe's model: a local folder is named by the hash of its weights and a hub id by its commit, so that
+    weights that changed are not taken for the old ones.
+
+    Raises:
+        UsageError: the model cannot be had.
+    """
+    from dapo_cli.policy.sharded_load import local_model_folder
+
+    recipe = loaded.recipe
+    resolved = resolve_model(recipe.model, MODEL_CACHE)
+    folder = local_model_folder(resolved, recipe.model.revision)
+    identity = (weights_hash(folder) if Path(resolved).is_dir() else folder.name)[:12]
+
+    def load() -> Any:
+        return load_model(resolved, recipe.model, pick_device(recipe.backend))
+
+    return Subject(resolved, f"{recipe.model.path}#{identity}", load, folder)
 
 
 def _evaluate(loaded: LoadedRecipe, subject: Subject, folder: Path, note: Note, progress: Progress) -> EvaluationResult:
     # The subject is whole: an engine must not wait for adapters.
     whole = loaded.recipe.model.model_copy(update={"lora": None})
     loaded = replace(loaded, recipe=loaded.recipe.model_copy(update={"model": whole}))
-    recipe, policy = loaded.recipe, subject.policy
-    workload = load_workload(loaded, open_prepared(recipe, str(loaded.path)), subject.source, note)
-    policy.to(pick_device(recipe.backend))
-    set_threads(recipe.backend, sum(parameter.numel() for parameter in policy.parameters()))
-    recipe, plan = workload.recipe, workload.evaluation
+    recipe = loaded.recipe
+    tokenizer = load_tokenizer(subject.source, recipe.model)
+    plan = open_plan(loaded, tokenizer, load_configs(subject.source, recipe), note)
     settings = plan.settings(subject.name)
-    with _engine(workload, subject, note) as engine:
-        note(
-            f"evaluating {subject.name} on {settings.benchmark} with {recipe.rollout.engine}: "
-            f"{len(plan.prompts)} problems x {settings.samples} samples"
-        )
-        return evaluate(from_engine(engine.generate), plan.problems, settings, plan.reward, folder, progress)
+    note(
+        f"evaluating {subject.name} on {settings.benchmark}: {len(plan.prompts)} problems x {settings.samples} samples"
+    )
+    note(describe_sampling(settings.sampling))
+    with ExitStack() as held:
+        engine: list[Respond] = []
+
+        def respond(questions: Sequence[Question]) -> Iterator[Response]:
+            # A finished evaluation needs no engine.
+            if not engine:
+                engine.append(held.enter_context(open_engine(recipe, subject, tokenizer, plan, note)))
+            return engine[0](questions)
+
+        return evaluate(respond, plan.problems, settings, plan.reward, folder, progress)
 
 
-@contextmanager
-def _engine(workload: Workload, subject: Subject, note: Note) -> Iterator[HFEngine | InProcessVLLM]:
-    """The recipe's engine, in this process, with the subject's weights.
+def open_plan(loaded: LoadedRecipe, tokenizer: Any, configs: tuple[Any, Any], note: Note) -> EvaluationPlan:
+    """The plan of the recipe's benchmark; the prepared data is opened where the benchmark is its held-out part, and
+    where it is there, to say whether the benchmark's problems were trained on.
 
     Raises:
-        UsageError: it would have to be spread over several GPUs.
+        UsageError: see `plan_evaluation` and `open_prepared`.
     """
-    recipe = workload.recipe
-    if recipe.rollout.engine == "hf":
-        limit = recipe.rollout.max_concurrent_rollouts
-        yield HFEngine(subject.policy, workload.tokenizer, recipe.model.dtype, limit)
-        return
-    prompts = [prompt.prompt_ids for prompt in workload.evaluation.prompts]
-    engine = InProcessVLLM(recipe, subject.source, workload.tokenizer, subject.policy, prompts, note)
-    try:
-        engine.sync(0)
-        yield engine
-    finally:
-        engine.close()
+    recipe = loaded.recipe
+    prepared = None
+    if load_benchmark(recipe.eval.benchmark).source is None:
+        prepared = open_prepared(recipe, str(loaded.path))
+    plan = plan_evaluation(loaded, prepared, tokenizer, configs, note)
+    if prepared is None:
+        return plan
+    asked = [prompt.problem for prompt in plan.prompts]
+    return replace(plan, contaminated=check_contamination(recipe, prepared.train, asked))
+
+
+def describe_sampling(sampling: Sampling) -> str:
+    """Every field that decides how responses are sampled, on one line; nothing comes from the checkpoint."""
+    fields = {key: value for key, value in asdict(sampling).items() if key not in ("stop_token_ids", "stop_strings")}
+    stops = f"stop at {list(sampling.stop_token_ids)}" + (
+        f" or {list(sampling.stop_strings)}" if sampling.stop_strings else ""
+    )
+    return "sampling: " + ", ".join(f"{key} {value}" for key, value in fields.items()) + f"; {stops}"

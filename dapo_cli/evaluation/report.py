@@ -84,8 +84,8 @@ def _rows(result: EvaluationResult) -> dict[str, str]:
     n = result.settings.samples
     return {
         f"avg@{n}": f"{100 * result.avg_at_n:.1f}%",
-        "95%, on these problems": _range(result.interval_over_samples),
-        "95%, on problems like these": _range(result.interval_over_problems),
+        "95%, on these problems": interval_text(result.interval_over_samples),
+        "95%, on problems like these": interval_text(result.interval_over_problems),
         f"pass@{n}": f"{100 * result.pass_at_k(n):.1f}%",
         "problems x samples": f"{len(result.problems)} x {n}",
         "truncated": f"{100 * result.truncated_rate:.1f}%",
@@ -95,5 +95,6 @@ def _rows(result: EvaluationResult) -> dict[str, str]:
     }
 
 
-def _range(interval: statistics.Interval) -> str:
+def interval_text(interval: statistics.Interval) -> str:
+    """An interval in percent."""
     return f"{100 * interval.low:.1f} to {100 * interval.high:.1f}%"

@@ -1,8 +1,8 @@
 """The folder of an evaluation: samples.jsonl grows by one line per response, settings.json says what they belong to.
 
 Lines are in the order of arrival while the evaluation goes on. A killed one leaves whole lines and at most one torn
-one, which is cut off when the folder is opened again. A finished file is in the order of problems and samples, so that it
-does not tell whether it was ever interrupted.
+one, which is cut off when the folder is opened again. A finished file is in the order of problems and samples, so
+that it does not tell whether it was ever interrupted.
 """
 
 from __future__ import annotations

@@ -12,6 +12,7 @@ from typing import Any
 import torch
 
 from dapo_cli.errors import DapoError, UsageError
+from dapo_cli.hub import hub_error
 from dapo_cli.policy import attention
 from dapo_cli.recipe.schema import Model
 
@@ -140,7 +141,13 @@ def from_hub(load: Any, path: str) -> Any:
     try:
         return load()
     except (OSError, ValueError, RuntimeError, SafetensorError) as error:
+        if _may_be_on_the_hub(path):
+            raise hub_error(error, "model", path, None) from error
         raise UsageError(f"model.path: {path}: cannot be loaded: {first_line(error)}") from error
+
+
+def _may_be_on_the_hub(path: str) -> bool:
+    return not Path(path).exists() and path.count("/") <= 1 and not path.startswith(("package:", ".", "~", "/"))
 
 
 def first_line(error: BaseException) -> str:

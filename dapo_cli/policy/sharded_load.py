@@ -14,6 +14,7 @@ from torch.distributed.checkpoint.state_dict_loader import load
 from torch.distributed.device_mesh import DeviceMesh
 
 from dapo_cli.errors import UsageError
+from dapo_cli.hub import hub_error
 from dapo_cli.policy import attention, fsdp
 from dapo_cli.policy.model import first_line, from_hub, prepare_policy, probe_packing
 from dapo_cli.policy.sharded_checkpoint import first_reason
@@ -40,10 +41,7 @@ def local_model_folder(resolved: str, revision: str | None) -> Path:
     try:
         return Path(snapshot_download(resolved, revision=revision, allow_patterns=_WANTED_FILES))
     except Exception as error:  # no network, no such model, a full disk, a proxy: what it raises has no common kind
-        raise UsageError(
-            f"model.path: {resolved}: cannot be downloaded: {first_line(error)}",
-            hint="HF_HOME names the cache, HF_TOKEN opens gated models; a local folder works as model.path too",
-        ) from error
+        raise hub_error(error, "model", resolved, revision) from error
 
 
 def load_sharded_policy(folder: Path, recipe: Recipe, mesh: DeviceMesh, device: torch.device) -> Any:

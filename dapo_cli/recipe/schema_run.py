@@ -28,6 +28,15 @@ class Eval(Section):
     max_response_tokens: PositiveInt | None = Field(
         default=None, description="Longest response; null: the card's, else rollout.max_response_tokens."
     )
+    model: str | None = Field(
+        default=None, description="What `dapo eval RECIPE` evaluates, as model.path; null: model.path itself."
+    )
+    engine: Literal["auto", "hf", "vllm"] = Field(
+        default="auto", description="Of dapo eval; auto: rollout.engine, and hf where vLLM is not installed."
+    )
+    tensor_parallel: Literal["auto"] | PositiveInt = Field(
+        default="auto", description="GPUs that dapo eval spreads the model over; auto: as few as hold its weights."
+    )
     problems: PositiveInt | None = Field(default=None, description="Evaluate the first so many problems; null: all.")
     every: PositiveInt | None = Field(default=None, description="Steps between evaluations; null: only at the end.")
     before_training: bool = Field(default=True, description="Evaluate before step 1.")

@@ -68,7 +68,14 @@ def _plain_integer(text: str) -> str | None:
 
 
 def marked(ground_truth: str) -> str:
-    """A ground truth as the library's parser wants it: between dollar signs, where it has no marks of its own."""
+    """A ground truth as the library's parser wants it: between dollar signs, where it has no marks of its own.
+
+    A price is its number: the library takes an escaped dollar sign for a mark, and then reads nothing.
+
+    >>> marked("x^2"), marked("$x$"), marked("\\\\$6")
+    ('$x^2$', '$x$', '$6$')
+    """
+    ground_truth = ground_truth.replace("\\$", "")
     return ground_truth if _HAS_MATH_MARKS.search(ground_truth) else f"${ground_truth}$"
 
 

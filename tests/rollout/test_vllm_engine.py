@@ -234,10 +234,3 @@ def test_on_a_cpu_sleep_does_nothing_and_says_so(engine, notes):
 def test_there_is_one_engine_per_process(engine, tmp_path):
     with pytest.raises(RuntimeError, match="one engine per process"):
         VLLMEngine(vllm_recipe(), write_model(tmp_path), TOKENIZER, "cpu", print)
-
-
-def test_tensor_parallelism_needs_the_cluster():
-    recipe = vllm_recipe()
-    recipe = recipe.model_copy(update={"rollout": recipe.rollout.model_copy(update={"tensor_parallel": 2})})
-    with pytest.raises(UsageError, match=r"rollout\.tensor_parallel: 2"):
-        VLLMEngine(recipe, "folder", TOKENIZER, "cpu", print)

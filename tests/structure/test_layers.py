@@ -21,7 +21,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
         "dapo_cli.run",
     ),
     ("dapo_cli.launch",),
-    ("dapo_cli.cli",),
+    ("dapo_cli.cli", "dapo_cli.cli_eval", "dapo_cli.cli_shared"),
 )
 TORCH_FREE = ("dapo_cli.errors", "dapo_cli.types", "dapo_cli.resources", "dapo_cli.recipe")
 PURE = ("dapo_cli.algorithm", "dapo_cli.reward", "dapo_cli.evaluation.statistics")
