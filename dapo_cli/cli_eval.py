@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from dapo_cli.cli_shared import DEFAULT_RECIPE, SetOption, note, progress_bar, show_evaluation, show_notes, typed
+from dapo_cli.cli_shared import DEFAULT_RECIPE, SetOption, note, progress_bar, show_evaluation, show_notes
 
 if TYPE_CHECKING:
     from dapo_cli.evaluation.result import EvaluationResult
@@ -146,7 +146,7 @@ def _evaluate_model(wanted: Wanted, source: Path | None) -> None:
     with progress_bar() as progress:
         result, folder = evaluate_model(loaded, wanted.model, wanted.out, note, progress)
     _show(result, folder)
-    typer.echo(f"next: dapo train {typed(reference, list(wanted.overrides))}")
+    typer.echo(f"next: dapo eval --compare {folder} OTHER compares it with another evaluation of the same problems")
 
 
 def _evaluate_completions(wanted: Wanted, source: Path | None, columns: list[str]) -> None:

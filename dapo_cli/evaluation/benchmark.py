@@ -94,9 +94,9 @@ class Benchmark(_Card):
     def resolve_sampling(
         self, max_response_tokens: int, stop_token_ids: tuple[int, ...], stop_strings: tuple[str, ...]
     ) -> Sampling:
-        """The card's sampling with the recipe's limit where the card has none, the stops given, and no penalties."""
+        """The card's sampling with the limit and the stops given, and no penalties."""
         return Sampling(
-            max_response_tokens=self.sampling.max_response_tokens or max_response_tokens,
+            max_response_tokens=max_response_tokens,
             temperature=self.sampling.temperature,
             top_p=self.sampling.top_p,
             top_k=self.sampling.top_k,

@@ -37,10 +37,6 @@ def test_heldout_samples_as_the_paper_evaluates():
     assert (sampling.repetition_penalty, sampling.presence_penalty, sampling.frequency_penalty) == (1.0, 0.0, 0.0)
 
 
-def test_the_cards_own_limit_wins(card):
-    assert card(CARD.replace("null", "9")).resolve_sampling(48, (), ()).max_response_tokens == 9
-
-
 def test_unknown_benchmark_names_the_cards():
     with pytest.raises(UsageError, match=r"no card evals/aime\.yaml") as caught:
         load_benchmark("aime")
