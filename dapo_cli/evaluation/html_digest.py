@@ -56,14 +56,18 @@ class ProblemDigest:
         """Right responses."""
         return sum(sample.kind == "right" for sample in self.samples)
 
-    def answers(self, *, right: bool) -> list[tuple[str, int]]:
-        """The extracted answers of right or of not right responses and how often each was given, most frequent first.
+    def wrong_answers(self) -> list[tuple[str, int]]:
+        """Extracted answers that are not right and how often each was given, most frequent first.
 
         Equally frequent ones are in the order of their first response.
         """
-        found = (sample.record for sample in self.samples)
-        given = [each.prediction for each in found if (each.outcome == "right") == right and each.prediction is not None]
-        return Counter(given).most_common()
+        records = [sample.record for sample in self.samples if sample.record.outcome != "right"]
+        return Counter(each.prediction for each in records if each.prediction is not None).most_common()
+
+    def majority(self) -> list[tuple[str | None, int]]:
+        """The most frequent extracted answer, several in a tie; None, having no answer, has votes as in maj@k."""
+        ranked = Counter(sample.record.prediction for sample in self.samples).most_common()
+        return [each for each in ranked if each[1] == ranked[0][1]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,7 +111,8 @@ def _problems(path: Path, samples: int) -> Iterator[ProblemDigest]:
         own.append(SampleDigest(replace(record, problem="", response=""), offset))
         first = own[0].record
         if record.problem_id != first.problem_id or record.sample != len(own) - 1:
-            what = f"sample {record.sample} of {record.problem_id} where sample {len(own) - 1} of {first.problem_id} is due"
+            due = f"sample {len(own) - 1} of {first.problem_id}"
+            what = f"sample {record.sample} of {record.problem_id} where {due} should be"
             raise DapoError(f"{path}: {what}", hint="Evaluate again into another --out.")
         if len(own) == samples:
             yield ProblemDigest(first.problem_id, text, first.ground_truth, tuple(own))
