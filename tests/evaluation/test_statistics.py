@@ -30,17 +30,48 @@ def test_pass_at_k_equals_the_enumeration_of_all_draws(k):
     assert stats.pass_at_k(num_correct, n, k) == pytest.approx(np.mean([np.mean(d) for d in draws]))
 
 
-def test_stderr_over_samples_by_hand():
-    # n = 4: 0 right -> p = 0.5/5 = 0.1, p(1-p) = 0.09; 2 right -> p = 0.5, 0.25. sqrt((0.09 + 0.25) / 4) / 2
-    assert stats.stderr_over_samples(np.array([0, 2]), 4) == pytest.approx((0.34 / 4) ** 0.5 / 2)
+def test_effective_samples_on_these_problems_by_hand():
+    size = stats.effective_samples_on_these_problems
+    # n = 4, c = 1 and 3: v = 2 * (3 / (16 * 3)) / 4 = 1/32, m(1-m)/v = 0.25 * 32 = 8 = P n
+    assert size(np.array([1, 3]), 4) == pytest.approx(8)
+    # c = 4, 3, 0, 1: v = 2 * (3 / 48) / 16 = 1/128, m(1-m)/v = 32, twice P n
+    assert size(np.array([4, 3, 0, 1]), 4) == pytest.approx(32)
+    assert size(np.array([2, 2]), 4) == 8  # 0.25 / (2 * (4 / 48) / 4) = 6, below P n
+    assert size(np.array([0, 4]), 4) == 8  # no spread within problems: P n, not without end
+    assert size(np.array([4] * 10 + [0] * 10 + [1]), 4) == 8 * 84  # at most 8 P n
+    assert size(np.array([0, 1, 1]), 1) == 3  # one sample each: no spread to see
 
 
-def test_interval_over_samples_by_hand_and_cut_to_the_unit_interval():
-    low, high = stats.interval_over_samples(np.array([2, 2]), 4)
-    half = 1.959964 * (0.5 / 4) ** 0.5 / 2  # two problems of p(1-p) = 0.25
-    assert (low, high) == pytest.approx((0.5 - half, 0.5 + half), abs=1e-6)
-    assert stats.interval_over_samples(np.array([0, 0]), 4).low == 0
-    assert 0 < stats.interval_over_samples(np.array([0, 0]), 4).high < 0.25
+def test_interval_over_samples_is_wilson_with_the_normal_quantile():
+    # c = 4, 3, 0, 1 of 4: m = 0.5, size 32, z^2 = 3.841459: half = z / (1 + z^2/32) sqrt(0.25/32 + z^2 / 4096)
+    half = 1.959964 / (1 + 3.841459 / 32) * (0.25 / 32 + 3.841459 / 4096) ** 0.5
+    assert stats.interval_over_samples(np.array([4, 3, 0, 1]), 4) == pytest.approx((0.5 - half, 0.5 + half), abs=1e-6)
+    assert stats.stderr_over_samples(np.array([4, 3, 0, 1]), 4) == pytest.approx(half / 1.959964)
+
+
+def test_interval_over_samples_of_nothing_right_is_that_of_all_samples_together():
+    # 0 of 60: z^2 / (60 + z^2)
+    assert stats.interval_over_samples(np.zeros(30, int), 2) == pytest.approx((0, 3.841459 / 63.841459), abs=1e-7)
+
+
+def test_problems_weigh_the_same_whatever_their_samples():
+    num_correct, n = np.array([1, 4, 3]), np.array([2, 4, 12])
+    assert stats.avg_at_n(num_correct, n) == pytest.approx((1 / 2 + 1 + 1 / 4) / 3)
+    # k = 2: 1 of 2 -> 1; 4 of 4 -> 1; 3 of 12 -> 1 - 36/66
+    assert stats.pass_at_k(num_correct, n, 2) == pytest.approx((2 + 30 / 66) / 3)
+    # no spread between problems: P^2 / sum(1/n) = 4 / (1/2 + 1/4) = 16/3
+    assert stats.effective_samples(np.array([1, 2]), np.array([2, 4])) == pytest.approx(16 / 3)
+    with pytest.raises(ValueError, match="between 1 and the 2 samples"):
+        stats.pass_at_k(num_correct, n, 3)
+    with pytest.raises(ValueError, match="3 problems have counts of right answers, 2 of samples"):
+        stats.avg_at_n(num_correct, n[:2])
+
+
+@given(counts)
+def test_equal_samples_may_be_given_by_problem(case):
+    num_correct, n = case
+    for function in (stats.avg_at_n, stats.interval_over_samples, stats.interval_over_problems):
+        assert function(num_correct, np.full(len(num_correct), n)) == pytest.approx(function(num_correct, n))
 
 
 def test_effective_samples_is_the_design_effect_within_its_bounds():
@@ -103,26 +134,6 @@ def test_intervals_mirror_when_right_and_wrong_swap(case):
     for interval in (stats.interval_over_samples, stats.interval_over_problems):
         low, high = interval(num_correct, n)
         assert interval(n - num_correct, n) == pytest.approx((1 - high, 1 - low))
-
-
-@pytest.mark.parametrize("mean", [0.2, 0.5, 0.8])
-def test_coverage_of_both_intervals(mean):
-    rng, problems, n, runs = np.random.default_rng(7), 100, 8, 1000
-    rates = rng.beta(1.5 * mean, 1.5 * (1 - mean), (runs, problems))
-    fixed = rates[0]
-    over_samples = [stats.interval_over_samples(c, n) for c in rng.binomial(n, fixed, (runs, problems))]
-    over_problems = [stats.interval_over_problems(c, n) for c in rng.binomial(n, rates)]
-    assert 0.93 <= np.mean([low <= fixed.mean() <= high for low, high in over_samples]) <= 0.98
-    assert 0.93 <= np.mean([low <= mean <= high for low, high in over_problems]) <= 0.97
-
-
-def test_coverage_over_problems_holds_near_zero_where_t_intervals_fail():
-    rng, mean, n, runs = np.random.default_rng(3), 0.02, 4, 1000
-    trials = rng.binomial(n, rng.beta(1.5 * mean, 1.5 * (1 - mean), (runs, 30)))
-    ours = [stats.interval_over_problems(c, n) for c in trials]
-    means, half = trials.mean(1) / n, 2.0452 * (trials / n).std(1, ddof=1) / 30**0.5
-    assert np.mean(np.abs(means - mean) <= half) < 0.8
-    assert np.mean([low <= mean <= high for low, high in ours]) > 0.93
 
 
 @pytest.mark.parametrize(("num_correct", "n"), [([], 4), ([1], 0), ([5], 4), ([-1], 4)])
