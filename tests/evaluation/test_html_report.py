@@ -7,14 +7,14 @@ from dataclasses import replace
 from html.parser import HTMLParser
 
 import pytest
-from fake_evaluation import SAMPLING, SETTINGS_OF_FAKE, Fake, fake_record, write_fake
+from fake_evaluation import SAMPLING, SETTINGS_OF_FAKE, Fake, write_fake
 
 from dapo_cli.errors import DapoError, UsageError
 from dapo_cli.evaluation.benchmark import PublishedScore, load_benchmark
 from dapo_cli.evaluation.evaluate import load_result
-from dapo_cli.evaluation.html_digest import SHOWN_RESPONSES, choose_problems, choose_samples, read_digest, read_response
+from dapo_cli.evaluation.html_digest import choose_samples, read_digest, read_response
 from dapo_cli.evaluation.html_report import HTML, setting_rows, warnings, write_html
-from dapo_cli.evaluation.html_text import shorten, visible, written_bytes
+from dapo_cli.evaluation.html_text import visible
 
 PUBLISHED = load_benchmark("aime_2024").published
 SMALL = Fake(problems=3, settings=replace(SETTINGS_OF_FAKE, samples=4))
@@ -253,33 +253,6 @@ def test_long_responses_lose_their_middle_and_the_page_says_so(tmp_path):
     for sample in choose_samples(problem, 30):
         end = read_response(folder, sample)[-10_000:]
         assert any(pre.endswith(end) for pre in found.pres)
-
-
-@pytest.mark.parametrize("text", ["", "abc", "<" * 1000, "a" * 500 + "<é😀\x00\ud800" * 200, "数" * 1000])
-@pytest.mark.parametrize("room", [1, 10, 1000, 20_000])
-def test_shortened_text_fits_and_is_the_text(text, room):
-    short = shorten(text, room)
-    assert written_bytes(short.head) + written_bytes(short.tail) <= room
-    head = (len(text) - short.omitted_characters) // 3 if short.omitted_characters else len(text)
-    assert short.head == visible(text[:head])
-    assert short.tail == visible(text[head + short.omitted_characters :])
-    assert (short.omitted_characters == 0) == (written_bytes(visible(text)) <= room)
-
-
-def test_chosen_responses_are_of_every_kind_and_of_different_answers(tmp_path):
-    digest = read_digest(write_fake(tmp_path, Fake()))
-    chosen = choose_problems(digest.problems)
-    assert sorted(chosen) == list(range(30))
-    assert [digest.problems[i].num_correct for i in chosen] == sorted(p.num_correct for p in digest.problems)
-    total = 0
-    for index in chosen:
-        problem = digest.problems[index]
-        samples = choose_samples(problem, len(chosen))
-        total += len(samples)
-        assert {each.kind for each in samples} == {each.kind for each in problem.samples}
-        assert [each.record.sample for each in samples] == sorted({each.record.sample for each in samples})
-    assert total == SHOWN_RESPONSES
-    assert read_response(tmp_path, samples[-1]) == fake_record(Fake(), chosen[-1], samples[-1].record.sample).response
 
 
 def test_equal_evaluations_give_equal_pages_and_no_other_file(tmp_path):

@@ -1,0 +1,19 @@
+from fake_evaluation import Fake, fake_record, write_fake
+
+from dapo_cli.evaluation.html_digest import SHOWN_RESPONSES, choose_problems, choose_samples, read_digest, read_response
+
+
+def test_chosen_responses_are_of_every_kind_and_of_different_answers(tmp_path):
+    digest = read_digest(write_fake(tmp_path, Fake()))
+    chosen = choose_problems(digest.problems)
+    assert sorted(chosen) == list(range(30))
+    assert [digest.problems[i].num_correct for i in chosen] == sorted(p.num_correct for p in digest.problems)
+    total = 0
+    for index in chosen:
+        problem = digest.problems[index]
+        samples = choose_samples(problem, len(chosen))
+        total += len(samples)
+        assert {each.kind for each in samples} == {each.kind for each in problem.samples}
+        assert [each.record.sample for each in samples] == sorted({each.record.sample for each in samples})
+    assert total == SHOWN_RESPONSES
+    assert read_response(tmp_path, samples[-1]) == fake_record(Fake(), chosen[-1], samples[-1].record.sample).response
