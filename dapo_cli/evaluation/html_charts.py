@@ -13,7 +13,7 @@ from dapo_cli.evaluation.result import EvaluationResult
 from dapo_cli.evaluation.statistics import LengthBin
 
 WIDTH = 480
-LEFT, RIGHT = 40, 12
+LEFT, RIGHT = 40, 18
 
 
 def score_chart(result: EvaluationResult, published: Sequence[PublishedScore]) -> Markup:

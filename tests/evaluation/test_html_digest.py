@@ -1,4 +1,6 @@
-from fake_evaluation import Fake, fake_record, write_fake
+from dataclasses import replace
+
+from fake_evaluation import SETTINGS_OF_FAKE, Fake, fake_record, write_fake
 
 from dapo_cli.evaluation.html_digest import SHOWN_RESPONSES, choose_problems, choose_samples, read_digest, read_response
 
@@ -17,3 +19,13 @@ def test_chosen_responses_are_of_every_kind_and_of_different_answers(tmp_path):
         assert [each.record.sample for each in samples] == sorted({each.record.sample for each in samples})
     assert total == SHOWN_RESPONSES
     assert read_response(tmp_path, samples[-1]) == fake_record(Fake(), chosen[-1], samples[-1].record.sample).response
+
+
+def test_a_tie_gives_all_and_having_no_answer_counts(tmp_path):
+    answers = ("7", "7", None, None)
+    folder = write_fake(
+        tmp_path,
+        Fake(problems=1, settings=replace(SETTINGS_OF_FAKE, samples=4)),
+        lambda record: replace(record, prediction=answers[record.sample]),
+    )
+    assert read_digest(folder).problems[0].majority() == [("7", 2), (None, 2)]

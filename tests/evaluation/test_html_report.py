@@ -159,13 +159,6 @@ def test_the_table_has_majority_and_wrong_answers(tmp_path):
     assert first.wrong_answers() == [("9", 2)]
 
 
-def test_a_tie_names_all_and_having_no_answer_counts(tmp_path):
-    answers = ("7", "7", None, None)
-    folder = write_fake(tmp_path, SMALL, lambda record: replace(record, prediction=answers[record.sample]))
-    assert read_digest(folder).problems[0].majority() == [("7", 2), (None, 2)]
-    assert "7 × 2, no answer × 2" in page(folder).words
-
-
 def test_unknown_lengths_are_said(tmp_path):
     words = page(write_fake(tmp_path / "none", replace(SMALL, counted=False))).words
     assert "The tokens of the responses were not counted" in words
