@@ -23,9 +23,6 @@ def test_chosen_responses_are_of_every_kind_and_of_different_answers(tmp_path):
 
 def test_a_tie_gives_all_and_having_no_answer_counts(tmp_path):
     answers = ("7", "7", None, None)
-    folder = write_fake(
-        tmp_path,
-        Fake(problems=1, settings=replace(SETTINGS_OF_FAKE, samples=4)),
-        lambda record: replace(record, prediction=answers[record.sample]),
-    )
+    fake = Fake(problems=1, settings=replace(SETTINGS_OF_FAKE, samples=4))
+    folder = write_fake(tmp_path, fake, lambda record: replace(record, prediction=answers[record.sample]))
     assert read_digest(folder).problems[0].majority() == [("7", 2), (None, 2)]

@@ -198,6 +198,7 @@ def test_all_right_all_wrong_and_empty_responses(tmp_path):
         change = edited(outcome=outcome, prediction=prediction, response="", response_tokens=0, finish_reason="stop")
         words = page(write_fake(tmp_path / outcome, SMALL, change)).words
         assert f"avg@4 {'100.0' if outcome == 'right' else '0.0'}%" in words
+        assert ("0 no answer × 4" in words) == (outcome == "no_answer")
 
 
 def test_warnings(tmp_path):
