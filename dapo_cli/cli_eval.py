@@ -28,6 +28,31 @@ class Wanted:
     samples: int | None
     overrides: tuple[str, ...]
 
+    def refuse_contradictions(self, *, all_steps: bool, two_benchmarks: bool) -> None:
+        """Options that exclude or need each other.
+
+        Raises:
+            UsageError: two of them do.
+        """
+        from dapo_cli.errors import UsageError
+
+        given = {
+            "--run": self.run,
+            "--model": self.model,
+            "--endpoint": self.endpoint,
+            "--completions": self.completions,
+        }
+        named = [option for option, value in given.items() if value is not None]
+        if len(named) > 1 or (self.run is not None and self.recipe is not None):
+            what = " and ".join(named if len(named) > 1 else ["RECIPE", "--run"])
+            raise UsageError(f"{what} exclude each other", hint="dapo eval RECIPE --model PATH, or dapo eval --run RUN")
+        if two_benchmarks:
+            raise UsageError("--aime2024 and --benchmark exclude each other")
+        if all_steps and self.run is None:
+            raise UsageError("--all-steps needs --run RUN")
+        if all_steps and self.out is not None:
+            raise UsageError("--all-steps and --out exclude each other: each step has a folder of its own")
+
 
 def evaluate(
     recipe: Annotated[
@@ -63,28 +88,17 @@ def evaluate(
     set_: SetOption = None,
 ) -> None:
     """Evaluate a run, a model, a served model or a file of completions, with confidence intervals."""
-    from dapo_cli.errors import UsageError
-
     if compare is not None:
         _compare(*compare)
         return
-    given = {"--run": run, "--model": model, "--endpoint": endpoint, "--completions": completions}
-    named = [option for option, value in given.items() if value is not None]
-    if len(named) > 1 or (run is not None and recipe is not None):
-        what = " and ".join(named if len(named) > 1 else ["RECIPE", "--run"])
-        raise UsageError(f"{what} exclude each other", hint="dapo eval RECIPE --model PATH, or dapo eval --run RUN")
-    if aime2024 and benchmark is not None:
-        raise UsageError("--aime2024 and --benchmark exclude each other")
-    if all_steps and run is None:
-        raise UsageError("--all-steps needs --run RUN")
-    asked = "aime_2024" if aime2024 else benchmark
     overrides = (
         *(set_ or []),
-        *_override("eval.benchmark", asked),
+        *_override("eval.benchmark", "aime_2024" if aime2024 else benchmark),
         *_override("eval.samples", samples),
         *_override("eval.max_response_tokens", max_response_tokens),
     )
     wanted = Wanted(recipe, run, model, endpoint, completions, out, samples, overrides)
+    wanted.refuse_contradictions(all_steps=all_steps, two_benchmarks=aime2024 and benchmark is not None)
     if run is not None:
         _evaluate_run(wanted, source, all_steps)
     elif completions is not None:
@@ -182,7 +196,13 @@ def _show(result: EvaluationResult, folder: Path) -> None:
 
 
 def _finish(result: EvaluationResult, folder: Path) -> None:
-    typer.echo(f"{folder}: samples.jsonl and report.json")
+    from dapo_cli.evaluation.html_report import write_html
+    from dapo_cli.evaluation.report import published_scores, verdict_lines
+
+    for line in verdict_lines(result):
+        typer.echo(line)
+    write_html(folder, published_scores(result))
+    typer.echo(f"{folder}: samples.jsonl, report.json and report.html")
 
 
 def _compare(first: Path, second: Path) -> None:
@@ -190,6 +210,8 @@ def _compare(first: Path, second: Path) -> None:
     from rich.console import Console
 
     from dapo_cli.evaluation.evaluate import load_result
-    from dapo_cli.evaluation.report import comparison_table
+    from dapo_cli.evaluation.report import comparison_table, paired_line
 
-    Console().print(comparison_table(load_result(first), load_result(second)))
+    before, after = load_result(first), load_result(second)
+    Console().print(comparison_table(before, after))
+    typer.echo(paired_line(before, after) or "not the same problems: the two cannot be paired")

@@ -27,7 +27,7 @@ LAYOUTS = (
 
 @dataclass(frozen=True, slots=True)
 class BenchmarkProblems:
-    """Every problem once, in order of first appearance, and where they came from."""
+    """Every problem once, in the order of their ids, so that copies in another order are the same benchmark."""
 
     problems: tuple[Problem, ...]
     rows: int
@@ -58,7 +58,8 @@ def load_problems(benchmark: Benchmark, files: Mapping[str, str], template: str)
         for problem in problems
     ]
     rewritten = sum(new.ground_truth != old.ground_truth for new, old in zip(plain, problems, strict=True))
-    return BenchmarkProblems(tuple(plain), len(rows), origin, rewritten)
+    ordered = sorted(plain, key=lambda problem: problem.problem_id)
+    return BenchmarkProblems(tuple(ordered), len(rows), origin, rewritten)
 
 
 def _files(benchmark: Benchmark, source: BenchmarkSource, local: str | None) -> tuple[Sequence[Path], str]:

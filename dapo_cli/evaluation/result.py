@@ -43,6 +43,10 @@ class ProblemResult:
     verifier_errors: int
     response_tokens: tuple[int | None, ...]
     """None where nobody counted."""
+    predictions: tuple[str | None, ...]
+    """The extracted answers, by sample; None where there was none."""
+    right: tuple[bool, ...]
+    """Whether each is right, by sample."""
 
     @classmethod
     def from_samples(cls, samples: Sequence[SampleRecord]) -> ProblemResult:
@@ -56,6 +60,8 @@ class ProblemResult:
             no_answer=outcomes.count("no_answer"),
             verifier_errors=outcomes.count("verifier_error"),
             response_tokens=tuple(sample.response_tokens for sample in samples),
+            predictions=tuple(sample.prediction for sample in samples),
+            right=tuple(outcome == "right" for outcome in outcomes),
         )
 
 
@@ -86,6 +92,20 @@ class EvaluationResult:
     def pass_at_k(self, k: int) -> float:
         """Unbiased pass@k; see `statistics.pass_at_k`."""
         return statistics.pass_at_k(self.num_correct, self.settings.samples, k)
+
+    @property
+    def predictions(self) -> list[tuple[str | None, ...]]:
+        """Extracted answers, [P][n]."""
+        return [problem.predictions for problem in self.problems]
+
+    @property
+    def right(self) -> list[tuple[bool, ...]]:
+        """Whether each answer is right, [P][n]."""
+        return [problem.right for problem in self.problems]
+
+    def maj_at_k(self, k: int) -> statistics.MajorityScore:
+        """Expected maj@k; see `statistics.majority_at_k`."""
+        return statistics.majority_at_k(self.predictions, self.right, k)
 
     @property
     def interval_over_samples(self) -> statistics.Interval:

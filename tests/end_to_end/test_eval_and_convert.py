@@ -75,10 +75,29 @@ def test_convert_refuses_a_folder_in_use_and_a_step_that_is_not_there(trained, d
     assert "no checkpoint of step 7" in missing.stderr
 
 
-def test_eval_wants_a_recipe_or_a_run(dapo):
+def test_eval_alone_means_the_published_model_on_aime_2024(dapo):
     done = dapo("eval")
     assert done.returncode == 2
-    assert "give either a RECIPE or --run RUN" in done.stderr
+    assert "model BytedTsinghua-SIA/DAPO-Qwen-32B: not in the cache, and HF_HUB_OFFLINE is set" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (("--run", "runs/trained", "--model", "toy"), "--run and --model exclude each other"),
+        (("demo", "--run", "runs/trained"), "RECIPE and --run exclude each other"),
+        (("--aime2024", "--benchmark", "gsm8k"), "--aime2024 and --benchmark exclude each other"),
+        (("--all-steps",), "--all-steps needs --run RUN"),
+        (("demo", "--benchmark", "aime"), "no card evals/aime.yaml"),
+        (("--completions", "no.jsonl"), "no.jsonl: no such file"),
+        (("--compare", "runs", "runs"), "runs: no finished evaluation"),
+    ],
+)
+def test_what_cannot_be_evaluated_is_said_in_one_line(trained, dapo, options, message):
+    done = dapo("eval", *options)
+    assert done.returncode == 2
+    assert message in done.stderr
+    assert "Traceback" not in done.stderr
 
 
 def test_a_planted_generation_config_changes_nothing(trained, dapo, workspace):
