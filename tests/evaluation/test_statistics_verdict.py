@@ -27,7 +27,7 @@ def test_50_against_42_separates_on_these_problems_or_paired_only():
     line = stats.verdict_line(COUNTS, 32, stats.Published(0.42, 32))
     assert re.fullmatch(
         r"50\.0 \(95% 47\.7-52\.3 on these 30 problems\); public 42: difference \+8\.0 \+/- 3\.2, "
-        r"higher on these 30 problems only: \+8\.0 \+/- 18\.\d on problems like these, "
+        r"higher on these 30 problems only: \+8\.0 \+/- 18\.2 on problems like these, "
         r"unless both are paired by problem",
         line,
     )
