@@ -64,10 +64,46 @@ eval: {before_training: false, after_training: false, every: null}
 """
 FOURTH = """
 extends: smoke
+prompt: {long_prompts: refuse}
 train: {steps: 1, prompts_per_step: 4, prompts_per_minibatch: 4}
 dynamic_sampling: {max_drawn_problems: 8}
 preflight: {problems: 0}
 eval: {before_training: false, samples: 1, problems: 4}
+"""
+
+
+FIFTH = """
+extends: demo
+dataset:
+  name: mixed
+  parts:
+    - name: sums
+      source: parts
+      revision: null
+      files: ["sums.jsonl"]
+      problem_column: q
+      answer_column: a
+      heldout_problems: 8
+      weight: 2
+      scorer: [integer]
+    - {name: one_digit_sums, weight: 1}
+  duplicates: keep
+  conflicts: majority
+  overlap_benchmarks: [aime_2024]
+  overlapping_problems: drop
+  allow_benchmark_overlap: true
+eval:
+  files: {aime_2024: no-benchmark.jsonl}
+  model: toy
+  engine: vllm
+  tensor_parallel: auto
+  max_response_tokens: 16
+  samples: 1
+  problems: 4
+  before_training: false
+train: {steps: 1, prompts_per_step: 4, prompts_per_minibatch: 4}
+dynamic_sampling: {max_drawn_problems: 8}
+preflight: {problems: 0}
 """
 
 
@@ -160,6 +196,9 @@ def test_every_key_is_read_by_a_run(workspace, monkeypatch):
     Path("second.yaml").write_text(SECOND)
     Path("third.yaml").write_text(THIRD)
     Path("fourth.yaml").write_text(FOURTH)
+    Path("fifth.yaml").write_text(FIFTH.replace("files: {aime_2024: no-benchmark.jsonl}", ""))
+    Path("parts").mkdir()
+    Path("parts/sums.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     reads = Reads(monkeypatch)
     from dapo_cli.cli import app
 
@@ -169,11 +208,14 @@ def test_every_key_is_read_by_a_run(workspace, monkeypatch):
         ["train", "second.yaml"],
         ["train", "third.yaml"],
         ["train", "fourth.yaml"],
+        ["prepare-data", "fifth.yaml"],
+        ["train", "fifth.yaml"],
+        ["eval", "fifth.yaml"],
     ):
         result = CliRunner().invoke(app, arguments)
         assert result.exit_code == 0, (arguments, result.output, result.exception)
-        if arguments == ["train", "second.yaml"]:
-            assert "longer than prompt.max_prompt_tokens" in result.output
+        if arguments == ["prepare-data", "second.yaml"]:
+            assert "1 dropped: prompt too long" in result.output
     model = str(next(Path("runs/_models").glob("toy-*")).resolve())
     recipe = load_recipe("fourth.yaml").recipe
     start_a_rank(recipe, model)

@@ -58,7 +58,8 @@ def test_the_table_shows_score_intervals_and_rates():
     assert row(text, "truncated")[1] == "25.0%"
     assert row(text, "no answer")[1] == "50.0%"
     assert row(text, "mean response tokens")[1] == "5.0"
-    # as tests/evaluation/test_statistics_intervals.py has it from the formula
+    # v = 4 / (16 * 3) / 9 = 0.009259, size 0.25 / v = 27, z^2 = 3.8415:
+    # half = 1.96 / 1.1423 * sqrt(0.25 / 27 + 3.8415 / 2916) = 0.1765
     assert row(text, "on these problems")[1] == "32.4 to 67.6%"
     # m = 0.5, s^2 = 0.25 / 3, size max(3, 3): t = 4.3027, t^2 = 18.5128:
     # half = 4.3027 / 7.1709 * sqrt(0.25 / 3 + 18.5128 / 36) = 0.6 * 0.7730 = 0.4638
