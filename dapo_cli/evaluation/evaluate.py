@@ -147,7 +147,8 @@ def evaluate(
     samples = [done[question.index, question.sample] for question in questions]
     result = EvaluationResult.from_samples(settings, samples)
     if folder is not None:
-        write_samples(folder / SAMPLES, samples)
+        if list(done) != [(question.index, question.sample) for question in questions]:
+            write_samples(folder / SAMPLES, samples)
         write_json(folder / REPORT, report_values(result, reward))
     return result
 

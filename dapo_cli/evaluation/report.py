@@ -12,7 +12,7 @@ from rich.table import Table
 from dapo_cli import __version__
 from dapo_cli.evaluation import statistics
 from dapo_cli.evaluation.benchmark import PublishedScore, benchmark_names, load_benchmark
-from dapo_cli.evaluation.result import EvaluationResult
+from dapo_cli.evaluation.result import EvaluationResult, ProblemResult
 from dapo_cli.recipe.schema import Reward
 
 CONTAMINATED = "CONTAMINATED"
@@ -49,6 +49,7 @@ def comparison_table(before: EvaluationResult, after: EvaluationResult) -> Table
     return table
 
 
+_PROBLEM_FIELDS = tuple(ProblemResult.__dataclass_fields__)
 MAX_BOOTSTRAP_DRAWS = 50_000_000
 """verl's bootstrap draws 1000 times n samples of each problem; above this it is left out, which the report says."""
 
@@ -140,7 +141,7 @@ def report_values(result: EvaluationResult, reward: Reward) -> dict[str, Any]:
         "no_answer": result.no_answer_rate,
         "verifier_error": result.verifier_error_rate,
         "response_length_mean": result.response_length_mean,
-        "problems": [asdict(problem) for problem in result.problems],
+        "problems": [{name: getattr(problem, name) for name in _PROBLEM_FIELDS} for problem in result.problems],
     }
 
 

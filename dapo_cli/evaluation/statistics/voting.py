@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from functools import lru_cache
 from typing import NamedTuple, TypeAlias
 
 import numpy as np
@@ -62,7 +63,11 @@ def majority_at_k(predictions: Predictions, correct: Verdicts, k: int, seed: int
     for index, (row, verdicts) in enumerate(zip(predictions, correct, strict=True)):
         sizes, shares = _classes(row, verdicts)
         if len(row) <= MAX_EXACT_SAMPLES and len(row) * k <= MAX_EXACT_WORK:
-            chances = [share * _win_chance(sizes, answer, k) for answer, share in enumerate(shares) if share]
+            chances = [
+                share * _win_chance(sizes[answer], tuple(sorted(sizes[:answer] + sizes[answer + 1 :])), k)
+                for answer, share in enumerate(shares)
+                if share
+            ]
             scores.append(math.fsum(chances))
         else:
             score, variance = _simulate(sizes, shares, k, np.random.default_rng((seed, index)))
@@ -116,25 +121,26 @@ def _classes(row: Sequence[str | None], verdicts: Sequence[bool]) -> tuple[list[
     return sizes.tolist(), (np.bincount(ids, weights=np.array(verdicts, dtype=float)) / sizes).tolist()
 
 
-def _win_chance(sizes: list[int], answer: int, k: int) -> float:
-    """Chance that `answer` wins the vote of k draws, tied answers having equal chances.
+@lru_cache(maxsize=65536)
+def _win_chance(size: int, others: tuple[int, ...], k: int) -> float:
+    """Chance that an answer of `size` samples wins the vote of k draws against `others`, tied answers having equal
+    chances. Few sizes occur, many times over.
 
     Sums over the votes m of the winner. The others are counted by a polynomial in x (draws) and y (answers tied at m):
     the coefficient of x^(k-m) y^t in the product of sum_{i<m} C(c, i) x^i + C(c, m) x^m y, times C(size, m) / (t + 1).
     All terms are positive, so floats lose nothing by cancellation.
     """
-    others = [size for index, size in enumerate(sizes) if index != answer]
-    draws = math.comb(sum(sizes), k)
+    draws = math.comb(size + sum(others), k)
     won = 0.0
-    for votes in range(1, min(k, sizes[answer]) + 1):
+    for votes in range(1, min(k, size) + 1):
         rest = k - votes
-        if rest <= sum(min(size, votes) for size in others):
+        if rest <= sum(min(other, votes) for other in others):
             ways = _ways_of_the_others(others, votes, rest)  # [ties + 1]
-            won += math.comb(sizes[answer], votes) * float((ways / np.arange(1, len(ways) + 1)).sum())
+            won += math.comb(size, votes) * float((ways / np.arange(1, len(ways) + 1)).sum())
     return won / draws
 
 
-def _ways_of_the_others(sizes: list[int], votes: int, rest: int) -> npt.NDArray[np.float64]:
+def _ways_of_the_others(sizes: tuple[int, ...], votes: int, rest: int) -> npt.NDArray[np.float64]:
     """Ways to draw `rest` samples with at most `votes` of each answer, by how many answers have just that, [T + 1]."""
     ties = rest // votes
     ways = np.zeros((ties + 1, rest + 1))  # [ties, draws]
