@@ -11,6 +11,7 @@ from typing import Annotated
 import typer
 
 from dapo_cli.cli_eval import evaluate
+from dapo_cli.cli_models import infer, serve
 from dapo_cli.cli_shared import (
     DEFAULT_RECIPE,
     DefaultRecipeArgument,
@@ -148,6 +149,8 @@ def _show_finished(run: Path, already: bool, step: int) -> None:
 
 
 app.command("eval")(evaluate)
+app.command()(infer)
+app.command()(serve)
 
 
 @app.command()

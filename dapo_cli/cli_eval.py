@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -176,6 +177,21 @@ def _evaluate_completions(wanted: Wanted, source: Path | None, columns: list[str
     file = CompletionsFile(wanted.completions, given, wanted.samples)
     with progress_bar() as progress:
         result, folder = evaluate_completions(loaded, file, wanted.out, note, progress)
+    _show(result, folder)
+
+
+def _evaluate_endpoint(wanted: Wanted, source: Path | None, served_model: str | None, concurrency: int) -> None:
+    from dapo_cli.evaluation.endpoint import Endpoint
+    from dapo_cli.evaluation.endpoint_command import evaluate_endpoint
+
+    loaded = _load(wanted.recipe or DEFAULT_RECIPE, wanted, source)
+    show_notes(loaded.notes)
+    assert wanted.endpoint is not None
+    # A key on the command line would stand in every history.
+    key = os.environ.get("OPENAI_API_KEY")
+    server = Endpoint(wanted.endpoint, served_model, key, concurrency, note=note)
+    with progress_bar() as progress:
+        result, folder = evaluate_endpoint(loaded, server, wanted.out, note, progress)
     _show(result, folder)
 
 
