@@ -102,7 +102,17 @@ def _another_answer(ground_truth: str, reward: Reward) -> str:
 
 
 def describe_pass_rates(groups: Sequence[RolloutGroup], recipe: Recipe) -> tuple[dict[str, float], str]:
-    """The metrics `preflight/*` and a text for the user, with the remedies when little can be learned."""
+    """The metrics `preflight/*` and a text for the user, with the remedies when little can be learned.
+
+    Raises:
+        VerificationError: the scorer gave a verdict on no response at all.
+    """
+    failed = [rollout.scored.error for group in groups for rollout in group.rollouts if rollout.scored.failed]
+    if len(failed) == sum(len(group.rollouts) for group in groups):
+        raise VerificationError(
+            f"reward.scorer: no verdict on any of the {len(failed)} responses of the pre-flight; the first: {failed[0]}",
+            hint="dapo reward explain RESPONSE --gold ANSWER --scorer NAME shows what it does with one",
+        )
     size = recipe.rollout.group_size
     fraction = sum(0 < group.num_correct < group.num_judged for group in groups) / len(groups)
     accuracy = sum(group.num_correct for group in groups) / (size * len(groups))

@@ -1,5 +1,7 @@
 """Before step 1: the scorer tells right from wrong in the prompt's own format, and pass rates come with remedies."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from scripted import ScriptedGenerator, collector
@@ -104,8 +106,6 @@ def test_unreadable_and_truncated_responses_are_named_as_the_reason():
 
     def unreadable(request):
         group = make(request)
-        from dataclasses import replace
-
         cut = {"response": "I think", "finish_reason": "length", "response_ids": np.array([4, 5], dtype=np.int32)}
         return replace(group, rollouts=tuple(replace(rollout, **cut) for rollout in group.rollouts))
 
@@ -113,6 +113,17 @@ def test_unreadable_and_truncated_responses_are_named_as_the_reason():
     _, text = describe_pass_rates(collector(recipe, generator).sample(4), recipe)
     assert "100% of responses hold no answer the scorer can read: look at prompt.template" in text
     assert "100% of responses are cut at rollout.max_response_tokens" in text
+
+
+def test_a_scorer_that_fails_on_every_response_ends_the_run_before_it_begins():
+    recipe = tiny_recipe()
+    groups = collector(recipe, ScriptedGenerator(lambda index: 0)).sample(4)
+    broken = Verdict(0.0, "verifier_error", None, "ValueError: odd")
+    failing = [replace(g, rollouts=tuple(replace(r, verdict=broken) for r in g.rollouts)) for g in groups]
+    with pytest.raises(VerificationError, match=r"no verdict on any of the 16 responses .* ValueError: odd"):
+        describe_pass_rates(failing, recipe)
+    _, text = describe_pass_rates([*failing[:3], groups[3]], recipe)
+    assert text.startswith("pre-flight: 4 problems")
 
 
 def test_a_scorer_of_the_users_own_is_called_once(tmp_path, monkeypatch):
