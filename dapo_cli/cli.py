@@ -142,10 +142,12 @@ def _show_finished(run: Path, already: bool, step: int) -> None:
         typer.echo(f"{run}: finished, {step} steps are done; a higher train.steps goes on from there with --resume")
     else:
         from dapo_cli.run.directory import RunDirectory
+        from dapo_cli.run.metrics import read, time_shares
         from dapo_cli.run.samples import step_files
 
         size = sum(file.stat().st_size for file in step_files(RunDirectory(run)).values())
         typer.echo(f"{run}: finished after step {step}; rollouts/ holds {size / 1e6:.1f} MB")
+        typer.echo(f"{run}: {time_shares(read(RunDirectory(run).metrics_file))}")
 
 
 app.command("eval")(evaluate)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import shutil
 from collections.abc import Callable
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from dapo_cli.backend.hardware import check_hardware
@@ -186,10 +186,11 @@ def make_collector(
 
 def make_evaluator(workload: Workload, backend: Backend, run: RunDirectory) -> Evaluate:
     """Evaluates the recipe's benchmark with the backend's engine, into the run's `evals/`."""
-    plan = workload.evaluation
+    plan, recipe = workload.evaluation, workload.recipe
+    last = replace(plan, samples=recipe.eval.final_samples or plan.samples)
 
     def evaluate_step(step: int) -> EvaluationResult:
-        settings = plan.settings(f"{run.path}@{step}")
+        settings = (last if step == recipe.train.steps else plan).settings(f"{run.path}@{step}")
         folder = run.evals / evaluation_folder_name(settings.benchmark, step)
         return evaluate(from_engine(backend.generate), plan.problems, settings, plan.reward, folder)
 

@@ -25,6 +25,9 @@ class Eval(Section):
     samples: PositiveInt | None = Field(
         default=None, description="Responses per problem, the n of avg@n; null: the card's, else 4."
     )
+    final_samples: PositiveInt | None = Field(
+        default=None, description="The same for the evaluation after the last step; null: `samples`."
+    )
     max_response_tokens: PositiveInt | None = Field(
         default=None, description="Longest response; null: the card's, else rollout.max_response_tokens."
     )

@@ -20,7 +20,7 @@ import os
 import resource
 import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -177,6 +177,23 @@ def read(path: Path) -> list[Row]:
             )
         rows.append(row)
     return rows
+
+
+def time_shares(rows: Sequence[Row]) -> str:
+    """Where the time of all steps went, the largest share first; evaluation is one of them.
+
+    >>> time_shares([{"step": 1, "time/step": 60.0, "time/generate": 45.0, "time/eval": 6.0}])
+    '1.0 min in steps: generate 75%, eval 10%, the rest 15%'
+    """
+    whole = sum(row.get("time/step", 0.0) for row in rows)
+    stages = {key for row in rows for key in row if key.startswith("time/") and key != "time/step"}
+    spent = {stage: sum(row.get(stage, 0.0) for row in rows) for stage in sorted(stages)}
+    if not whole:
+        return "no time in steps"
+    named = sorted(spent.items(), key=lambda item: -item[1])
+    shares = [f"{stage.removeprefix('time/')} {seconds / whole:.0%}" for stage, seconds in named]
+    rest = max(0.0, 1 - sum(spent.values()) / whole)
+    return f"{whole / 60:.1f} min in steps: {', '.join([*shares, f'the rest {rest:.0%}'])}"
 
 
 def truncate_after(path: Path, step: int | None, note: Note = print_note) -> Path | None:

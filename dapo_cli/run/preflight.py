@@ -110,7 +110,8 @@ def describe_pass_rates(groups: Sequence[RolloutGroup], recipe: Recipe) -> tuple
     failed = [rollout.scored.error for group in groups for rollout in group.rollouts if rollout.scored.failed]
     if len(failed) == sum(len(group.rollouts) for group in groups):
         raise VerificationError(
-            f"reward.scorer: no verdict on any of the {len(failed)} responses of the pre-flight; the first: {failed[0]}",
+            f"reward.scorer: no verdict on any of the {len(failed)} responses of the pre-flight; the first: "
+            f"{failed[0]}",
             hint="dapo reward explain RESPONSE --gold ANSWER --scorer NAME shows what it does with one",
         )
     size = recipe.rollout.group_size

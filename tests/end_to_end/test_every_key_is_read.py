@@ -29,7 +29,7 @@ train:
   emulated_partition: {ranks: 2, tokens_per_microbatch: 1024}
 tracking: {wandb: offline}
 preflight: {problems: 2}
-eval: {samples: 1, problems: 4, every: 1}
+eval: {samples: 1, final_samples: 2, problems: 4, every: 1}
 """
 SECOND = """
 extends: demo

@@ -24,7 +24,7 @@ def message(write_recipe, *edits, overrides=(), **file):
     [
         ("", "  clip_ratio_hgih: 0.3\n", "x.yaml:15: train.clip_ratio_hgih: unknown key; did you mean clip_ratio_high?"),
         ("", "  group_size: 3\n", "x.yaml:15: train.group_size: unknown key; did you mean rollout.group_size?"),
-        ("", "eval: {quick: 1}\n", "x.yaml:15: eval.quick: unknown key; known are benchmark, files, samples, max_response_tokens, model, engine, tensor_parallel, problems, every, before_training, after_training"),
+        ("", "eval: {quick: 1}\n", "x.yaml:15: eval.quick: unknown key; known are benchmark, files, samples, final_samples, max_response_tokens, model, engine, tensor_parallel, problems, every, before_training, after_training"),
         ("", "trian: {steps: 3}\n", "x.yaml:15: trian: unknown section; did you mean train?"),
         ("", "<<: {steps: 3}\n", f"x.yaml:15: <<: unknown section; known are {SECTIONS}"),
         ("steps: 10", "steps: ten", f"x.yaml:9: train.steps: {STEPS}, got 'ten'"),
