@@ -15,7 +15,7 @@ COMPILE := $(BIN)/uv pip compile pyproject.toml --quiet --universal --python-ver
 	--excludes requirements/excludes.txt --no-emit-package torch --custom-compile-command "make lock" \
 	$(if $(UPGRADE),--upgrade)
 # All of them but `vllm`, for which requirements/cpu.in names the CPU build.
-CPU_EXTRAS := wandb gguf lora math dev
+CPU_EXTRAS := wandb gguf lora math serve dev
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
