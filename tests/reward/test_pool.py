@@ -159,7 +159,8 @@ def test_one_pool_per_settings(tmp_path, monkeypatch):
 
 
 PROGRAM = """
-import sys, time
+import signal, sys, time
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell that starts tests in the background ignores it
 from dapo_cli.reward.pool import PoolSettings, shared_pool
 pool = shared_pool(PoolSettings("pool_scorer:score", 2, 60.0, 1 << 30))
 request = {"scorer": "pool_scorer:score", "response": "pid", "ground_truth": "", "problem": {}}
