@@ -1,16 +1,23 @@
-"""The model hub: files of dataset repositories, and what its failures mean in one line."""
+"""The model hub: files of datasets and models at one commit, from the cache where it has them, in bounded time."""
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Sequence
 from dataclasses import dataclass
-from fnmatch import fnmatch
+from fnmatch import fnmatchcase
+from functools import cache
+from glob import escape
 from pathlib import Path
+from typing import Any, Literal
 
 from dapo_cli.errors import UsageError
+from dapo_cli.hub_failure import hub_error
+
+Kind = Literal["dataset", "model"]
 
 _SHOWN_FILES = 10
+_CONNECT_SECONDS = 5.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,111 +33,172 @@ class Fetched:
 def fetch_dataset_files(repo_id: str, revision: str | None, patterns: tuple[str, ...]) -> Fetched:
     """Download the files of a dataset repository that match, or take them from the cache.
 
-    HF_ENDPOINT (a mirror), HF_HOME (the cache), HF_TOKEN and HF_HUB_OFFLINE are huggingface_hub's and are honoured.
+    Patterns are those of `Path.glob`: * stays within a folder, ** is any depth. HF_ENDPOINT (a mirror), HF_HOME (the
+    cache), HF_TOKEN and HF_HUB_OFFLINE are huggingface_hub's and are honoured.
 
     Raises:
         UsageError: they cannot be had, in one line with what to do; or no file matches.
     """
+    try:
+        commit = _commit(repo_id, "dataset", revision)
+        names = _file_names(repo_id, commit)
+        wanted = [name for name in names if any(_matches(name.split("/"), pattern.split("/")) for pattern in patterns)]
+        if wanted:
+            folder = _snapshot(repo_id, "dataset", commit, [escape(name) for name in wanted])
+            return Fetched(folder, tuple(folder / name for name in wanted), commit)
+    except UsageError:
+        raise
+    except Exception as error:  # no network, no such repository, a full disk, a proxy: they have no common kind
+        raise hub_error(error, "dataset", repo_id, revision) from error
+    more = f" and {len(names) - _SHOWN_FILES} more" if len(names) > _SHOWN_FILES else ""
+    raise UsageError(
+        f"dataset {repo_id}: no file matches {', '.join(patterns)}; it has {', '.join(names[:_SHOWN_FILES])}{more}",
+        hint="name those to read in dataset.files",
+    )
+
+
+def model_commit(repo_id: str, revision: str | None) -> str:
+    """The commit (40 hex digits) of a model on the hub; the same for the whole process, so its files belong together.
+
+    Raises:
+        UsageError: the hub does not tell, and the cache does not know; within some 15 seconds.
+    """
+    try:
+        return _commit(repo_id, "model", revision)
+    except Exception as error:  # as above
+        raise hub_error(error, "model", repo_id, revision) from error
+
+
+def download_model(repo_id: str, revision: str | None, patterns: Sequence[str]) -> Path:
+    """The folder with the files of a model on the hub that match (* crosses folders), downloaded where needed.
+
+    Raises:
+        UsageError: they cannot be had, in one line with what to do.
+    """
+    try:
+        return _snapshot(repo_id, "model", _commit(repo_id, "model", revision), patterns)
+    except Exception as error:  # as above
+        raise hub_error(error, "model", repo_id, revision) from error
+
+
+def has_model_file(resolved: str, revision: str | None, name: str) -> bool:
+    """Whether a model, a local folder or a hub id, has a file of this name.
+
+    Raises:
+        UsageError: neither hub nor cache can tell: what is optional is not to be left out for want of a network.
+    """
+    if Path(resolved).is_dir():
+        return (Path(resolved) / name).is_file()
+    from huggingface_hub import _CACHED_NO_EXIST, try_to_load_from_cache
+
+    commit = model_commit(resolved, revision)
+    found = try_to_load_from_cache(resolved, name, revision=commit)
+    if found is not None:
+        return found is not _CACHED_NO_EXIST
+    try:
+        return name in (cached_names(resolved, "model", commit) or _ask(resolved, "model", commit))
+    except Exception as error:  # as above
+        raise hub_error(error, "model", resolved, revision) from error
+
+
+def cached_names(repo_id: str, kind: Kind, commit: str) -> list[str] | None:
+    """All files of a repository at a commit, sorted, as the cache remembers them; None where it does not."""
+    from huggingface_hub import get_cached_repo_tree
+    from huggingface_hub.errors import CachedRepoTreeNotFoundError
+
+    try:
+        return sorted(file.path for file in get_cached_repo_tree(repo_id, repo_type=kind, revision=commit))
+    except CachedRepoTreeNotFoundError:
+        return None
+
+
+@cache
+def _commit(repo_id: str, kind: Kind, revision: str | None) -> str:
+    from huggingface_hub import resolve_revision
+
+    _bound_waiting()
+    commit: str = resolve_revision(repo_id, repo_type=kind, revision=revision).resolved
+    if not _snapshot_folder(repo_id, kind, commit).is_dir():
+        # A commit given in full is resolved without asking, and what is asked afterwards is retried for a minute.
+        _ask(repo_id, kind, commit)
+    return commit
+
+
+@cache
+def _ask(repo_id: str, kind: Kind, commit: str) -> tuple[str, ...]:
+    """The files that the hub lists; one request, not retried."""
+    from huggingface_hub import HfApi
+
+    info = HfApi().model_info if kind == "model" else HfApi().dataset_info
+    return tuple(sorted(sibling.rfilename for sibling in info(repo_id, revision=commit).siblings or []))
+
+
+def _file_names(repo_id: str, commit: str) -> Sequence[str]:
+    names = cached_names(repo_id, "dataset", commit)
+    if names is not None:
+        return names
+    try:
+        return _ask(repo_id, "dataset", commit)
+    except Exception as error:
+        folder = _snapshot_folder(repo_id, "dataset", commit)
+        if not folder.is_dir():
+            raise
+        # Taking what is there would train on one shard of many without a word.
+        raise UsageError(
+            f"dataset {repo_id}: in the cache without a list of its files, so that some may be missing",
+            hint=f"run once with access to the hub, or if it is complete give it with --source {folder}",
+        ) from error
+
+
+def _snapshot(repo_id: str, kind: Kind, commit: str, patterns: Sequence[str]) -> Path:
     from huggingface_hub import snapshot_download
-    from huggingface_hub.utils import disable_progress_bars
+    from huggingface_hub.errors import LocalEntryNotFoundError
+    from huggingface_hub.utils.tqdm import disable_progress_bars
+
+    def download(*, local_only: bool) -> Path:
+        found = snapshot_download(
+            repo_id, repo_type=kind, revision=commit, allow_patterns=list(patterns), local_files_only=local_only
+        )
+        return Path(found)
 
     if not sys.stderr.isatty():
         disable_progress_bars()
-    try:
-        folder = Path(
-            snapshot_download(
-                repo_id, repo_type="dataset", revision=revision, allow_patterns=[_flat(pattern) for pattern in patterns]
-            )
-        )
-    except (
-        Exception
-    ) as error:  # no network, no such repository, a full disk, a proxy: what it raises has no common kind
-        raise hub_error(error, "dataset", repo_id, revision) from error
-    # The snapshot may hold other files from an earlier call.
-    names = {path.relative_to(folder).as_posix(): path for path in folder.rglob("*") if path.is_file()}
-    files = tuple(path for name, path in sorted(names.items()) if any(fnmatch(name, _flat(p)) for p in patterns))
-    if not files:
-        raise UsageError(
-            f"{repo_id}: no file matches {', '.join(patterns)}{_listing(repo_id, revision)}", hint="see dataset.files"
-        )
-    return Fetched(folder, files, folder.name)
+    if cached_names(repo_id, kind, commit) is None:
+        try:
+            _ask(repo_id, kind, commit)
+        except Exception as error:
+            try:
+                return download(local_only=True)
+            except LocalEntryNotFoundError:
+                raise error from None
+    return download(local_only=False)
 
 
-def _flat(pattern: str) -> str:
-    """The hub's patterns match across folders: **/*.parquet is its *.parquet."""
-    return pattern.replace("**/", "*")
+def _snapshot_folder(repo_id: str, kind: Kind, commit: str) -> Path:
+    from huggingface_hub import constants
+
+    return Path(constants.HF_HUB_CACHE).expanduser() / f"{kind}s--{repo_id.replace('/', '--')}" / "snapshots" / commit
 
 
-def _listing(repo_id: str, revision: str | None) -> str:
-    from huggingface_hub import HfApi
+@cache
+def _bound_waiting() -> None:
+    """Let no request wait for ever: huggingface_hub sets no limit on some of its own."""
+    from huggingface_hub import constants, get_session
 
-    try:
-        names = sorted(HfApi().list_repo_files(repo_id, repo_type="dataset", revision=revision))
-    except Exception:  # the listing is a help, and there may be no network any more
-        return ""
-    shown = ", ".join(names[:_SHOWN_FILES])
-    return f"; it holds {shown}" + (f" and {len(names) - _SHOWN_FILES} more" if len(names) > _SHOWN_FILES else "")
+    def limit(request: Any) -> None:
+        given = {name: seconds for name, seconds in request.extensions.get("timeout", {}).items() if seconds}
+        limits = {"connect": _CONNECT_SECONDS, "read": constants.HF_HUB_ETAG_TIMEOUT, "write": 60, "pool": 60}
+        request.extensions = {**request.extensions, "timeout": {**limits, **given}}
 
-
-def hub_error(error: BaseException, what: str, repo_id: str, revision: str | None) -> UsageError:
-    """A failed download of a `what` (dataset, model) as one line that says what to do.
-
-    What transformers wraps is found by its cause; what is nothing of the hub's keeps its first line.
-    """
-    from huggingface_hub import constants, errors
-
-    where = f"{what} {repo_id}" + (f" at revision {revision}" if revision else "")
-    local = "give a local file or folder with --source" if what == "dataset" else "name a local folder in model.path"
-    cache = f"the cache is {constants.HF_HUB_CACHE}"
-    for cause in _chain(error):
-        if isinstance(cause, errors.GatedRepoError) or _status(cause) == 403:
-            page = f"{constants.ENDPOINT}/{'datasets/' if what == 'dataset' else ''}{repo_id}"
-            return UsageError(
-                f"{where}: gated: its terms have to be accepted first",
-                hint=f"accept them at {page}, then `hf auth login` or set HF_TOKEN",
-            )
-        if isinstance(cause, errors.RevisionNotFoundError):
-            return UsageError(f"{where}: there is no such revision", hint="leave the revision out for the newest")
-        if isinstance(cause, errors.RepositoryNotFoundError) or _status(cause) == 401:
-            return UsageError(
-                f"{where}: not found on {constants.ENDPOINT}, or private",
-                hint=f"check its name; for a private one `hf auth login` or set HF_TOKEN; or {local}",
-            )
-        if isinstance(cause, errors.OfflineModeIsEnabled) or (constants.HF_HUB_OFFLINE and _of_the_cache(cause)):
-            return UsageError(
-                f"{where}: not in the cache, and HF_HUB_OFFLINE is set",
-                hint=f"unset it, or {local}; {cache}",
-            )
-        if isinstance(cause, OSError) and cause.errno == 28:
-            return UsageError(f"{where}: the disk is full", hint=f"{cache}; HF_HOME names another")
-    if any(_no_connection(cause) for cause in _chain(error)):
-        return UsageError(
-            f"{where}: {constants.ENDPOINT} cannot be reached, and it is not in the cache",
-            hint=f"HF_ENDPOINT names a mirror; or {local}; {cache}",
-        )
-    lines = str(error).strip().splitlines() or [type(error).__name__]
-    return UsageError(f"{where}: cannot be loaded: {lines[0]}", hint=f"or {local}")
+    client = get_session()
+    hooks = client.event_hooks
+    client.event_hooks = {**hooks, "request": [*hooks["request"], limit]}
 
 
-def _chain(error: BaseException | None) -> Iterator[BaseException]:
-    seen: set[int] = set()
-    while error is not None and id(error) not in seen:
-        seen.add(id(error))
-        yield error
-        error = error.__cause__ or error.__context__
-
-
-def _status(error: BaseException) -> int | None:
-    return getattr(getattr(error, "response", None), "status_code", None)
-
-
-def _of_the_cache(error: BaseException) -> bool:
-    from huggingface_hub import errors
-
-    return isinstance(error, errors.LocalEntryNotFoundError | errors.RevisionResolutionError | errors.CacheNotFound)
-
-
-def _no_connection(error: BaseException) -> bool:
-    import httpx
-
-    return isinstance(error, httpx.TransportError | ConnectionError | TimeoutError) or _of_the_cache(error)
+def _matches(parts: Sequence[str], pattern: Sequence[str]) -> bool:
+    """Whether a path, in parts, matches a pattern as `Path.glob` reads it."""
+    if not pattern or not parts:
+        return not parts and all(part == "**" for part in pattern)
+    if pattern[0] == "**":
+        return _matches(parts, pattern[1:]) or _matches(parts[1:], pattern)
+    return fnmatchcase(parts[0], pattern[0]) and _matches(parts[1:], pattern[1:])

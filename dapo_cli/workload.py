@@ -11,7 +11,8 @@ from dapo_cli.dataset.identity import overlap
 from dapo_cli.dataset.load import Prepared
 from dapo_cli.errors import UsageError
 from dapo_cli.evaluation.plan import EvaluationPlan, plan_evaluation, render, with_card_values
-from dapo_cli.policy.model import from_hub, load_tokenizer, max_positions
+from dapo_cli.hub import has_model_file
+from dapo_cli.policy.model import load_part, load_tokenizer, max_positions
 from dapo_cli.recipe.loading import LoadedRecipe, key_error
 from dapo_cli.recipe.schema import Recipe
 from dapo_cli.rollout.prompts import PromptRenderer, RenderedPrompt, stop_token_ids, training_sampling
@@ -116,17 +117,19 @@ def load_configs(resolved_model: str, recipe: Recipe) -> tuple[Any, Any]:
     """The model's config and generation config (an empty one where the checkpoint has none).
 
     Raises:
-        UsageError: there is no config that transformers can read.
+        UsageError: there is no config that transformers can read, or it cannot be had from the hub.
     """
     from transformers import AutoConfig, GenerationConfig
 
-    revision = recipe.model.revision
-    config = from_hub(lambda: AutoConfig.from_pretrained(resolved_model, revision=revision), recipe.model.path)
-    try:
-        generation_config = GenerationConfig.from_pretrained(resolved_model, revision=revision)
-    except OSError:
-        generation_config = GenerationConfig.from_model_config(config)
-    return config, generation_config
+    model = recipe.model
+    config = load_part(
+        lambda commit: AutoConfig.from_pretrained(resolved_model, revision=commit), resolved_model, model
+    )
+    if not has_model_file(resolved_model, model.revision, "generation_config.json"):
+        return config, GenerationConfig.from_model_config(config)
+    return config, load_part(
+        lambda commit: GenerationConfig.from_pretrained(resolved_model, revision=commit), resolved_model, model
+    )
 
 
 def check_stop_ids(loaded: LoadedRecipe, stop_ids: tuple[int, ...], config: Any) -> None:

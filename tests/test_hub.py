@@ -3,9 +3,11 @@ environment once."""
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -90,6 +92,15 @@ try:
 except UsageError as error:
     print("refused:", error.message, "|", error.hint)
 """
+OPTIONAL = """
+import sys
+from dapo_cli.errors import UsageError
+from dapo_cli.hub import has_model_file
+try:
+    print(has_model_file(sys.argv[1], None, sys.argv[2]))
+except UsageError as error:
+    print("refused:", error.message, "|", error.hint)
+"""
 OFFLINE_HOST = "http://127.0.0.1:9"  # the discard port: nothing listens
 
 
@@ -114,7 +125,14 @@ def test_matching_files_come_with_their_commit_and_stay_in_the_cache(endpoint: s
 @pytest.mark.parametrize(
     ("repo", "revision", "pattern", "message", "hint"),
     [
-        ("org/gated", "", "*", "dataset org/gated: gated", "/datasets/org/gated, then `hf auth login`"),
+        ("org/name", "", "*.jsonl", "no file matches *.jsonl", "dataset.files"),  # * stays within a folder
+        (
+            "org/gated",
+            "",
+            "*",
+            "dataset org/gated: gated or private (HTTP 403)",
+            "/datasets/org/gated, then `hf auth login`",
+        ),
         ("org/private", "", "*", "dataset org/private: not found on", "HF_TOKEN"),
         ("org/missing", "", "*", "dataset org/missing: not found on", "check its name"),
         ("org/name", "no-such-revision", "*", "at revision no-such-revision: there is no such revision", "newest"),
@@ -122,7 +140,7 @@ def test_matching_files_come_with_their_commit_and_stay_in_the_cache(endpoint: s
             "org/name",
             "",
             "*.parquet",
-            "no file matches *.parquet; it holds README.md, data/train.jsonl",
+            "no file matches *.parquet; it has README.md, data/train.jsonl",
             "dataset.files",
         ),
     ],
@@ -139,10 +157,25 @@ def test_what_cannot_be_had_is_one_line(
 
 def test_no_network_and_no_permission_to_use_it_are_told_apart(endpoint: str, tmp_path: Path) -> None:
     said = run(FETCH, tmp_path, OFFLINE_HOST, "org/name", "", "*")
-    assert f"dataset org/name: {OFFLINE_HOST} cannot be reached, and it is not in the cache" in said
-    assert "HF_ENDPOINT names a mirror; or give a local file or folder with --source" in said
+    assert f"dataset org/name: {OFFLINE_HOST} cannot be reached (" in said
+    assert "set HF_ENDPOINT to a mirror" in said
+    assert "or give a local file or folder with --source" in said
     said = run(FETCH, tmp_path, endpoint, "org/name", "", "*", HF_HUB_OFFLINE="1")
-    assert "dataset org/name: not in the cache, and HF_HUB_OFFLINE is set" in said
+    assert "dataset org/name: the cache does not have all of it, and HF_HUB_OFFLINE forbids asking the hub" in said
+
+
+def test_a_commit_in_full_is_not_asked_for_again_and_again_where_there_is_no_network(tmp_path: Path) -> None:
+    started = time.monotonic()
+    assert "cannot be reached" in run(FETCH, tmp_path, OFFLINE_HOST, "org/name", COMMIT, "*")
+    assert time.monotonic() - started < 30  # huggingface_hub tries for a minute, and more, by itself
+
+
+def test_a_cache_that_may_lack_files_is_not_trained_on(endpoint: str, tmp_path: Path) -> None:
+    run(FETCH, tmp_path, endpoint, "org/name", "", "**/*.jsonl")
+    shutil.rmtree(tmp_path / "hub" / "datasets--org--name" / "trees")
+    said = run(FETCH, tmp_path, OFFLINE_HOST, "org/name", COMMIT, "**/*.jsonl")
+    assert "in the cache without a list of its files, so that some may be missing" in said
+    assert "--source" in said
 
 
 def test_a_model_that_cannot_be_had_is_one_line_too(endpoint: str, tmp_path: Path) -> None:
@@ -151,3 +184,10 @@ def test_a_model_that_cannot_be_had_is_one_line_too(endpoint: str, tmp_path: Pat
     said = run(CONFIG, tmp_path, OFFLINE_HOST, "org/name")
     assert f"model org/name: {OFFLINE_HOST} cannot be reached" in said
     assert "name a local folder in model.path" in said
+
+
+def test_an_optional_file_is_not_taken_for_missing_for_want_of_a_network(endpoint: str, tmp_path: Path) -> None:
+    assert run(OPTIONAL, tmp_path, endpoint, "org/name", "README.md") == "True"
+    assert run(OPTIONAL, tmp_path, endpoint, "org/name", "generation_config.json") == "False"
+    said = run(OPTIONAL, tmp_path / "other", OFFLINE_HOST, "org/name", "generation_config.json")
+    assert said.startswith(f"refused: model org/name: {OFFLINE_HOST} cannot be reached")

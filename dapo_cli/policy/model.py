@@ -6,13 +6,15 @@ import importlib.util
 import json
 import os
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from dapo_cli.errors import DapoError, UsageError
-from dapo_cli.hub import hub_error
+from dapo_cli.hub import model_commit
+from dapo_cli.hub_failure import hub_error, is_hub_failure
 from dapo_cli.policy import attention
 from dapo_cli.recipe.schema import Model
 
@@ -78,7 +80,7 @@ def _unpack_gguf(file: Path, cache: Path) -> Path:
 
     quiet_transformers()
     partial = cache / f".{folder.name}.{os.getpid()}"
-    model = from_hub(
+    model = from_folder(
         lambda: AutoModelForCausalLM.from_pretrained(file.parent, gguf_file=file.name, dtype=torch.float32), str(file)
     )
     # transformers would otherwise write the folder as if it were still quantised.
@@ -97,7 +99,7 @@ def load_tokenizer(resolved: str, model: Model) -> Any:
     """The tokenizer beside the weights."""
     from transformers import AutoTokenizer
 
-    return from_hub(lambda: AutoTokenizer.from_pretrained(resolved, revision=model.revision), model.path)
+    return load_part(lambda revision: AutoTokenizer.from_pretrained(resolved, revision=revision), resolved, model)
 
 
 def load_model(resolved: str, model: Model, device: torch.device) -> Any:
@@ -111,16 +113,16 @@ def load_model(resolved: str, model: Model, device: torch.device) -> Any:
     attention.register()
     quiet_transformers()
 
-    def load() -> Any:
+    def load(revision: str | None) -> Any:
         return AutoModelForCausalLM.from_pretrained(
             resolved,
-            revision=model.revision,
+            revision=revision,
             dtype=torch.float32,
             attn_implementation=attention.NAME,  # refused here, with a reason, by what cannot attend this way
             output_loading_info=True,
         )
 
-    policy, info = from_hub(load, model.path)
+    policy, info = load_part(load, resolved, model)
     if info["missing_keys"]:
         names = ", ".join(sorted(info["missing_keys"])[:5])
         raise UsageError(f"model.path: {model.path}: these weights are not in the checkpoint: {names}")
@@ -130,7 +132,25 @@ def load_model(resolved: str, model: Model, device: torch.device) -> Any:
     return policy
 
 
-def from_hub(load: Any, path: str) -> Any:
+def load_part(load: Callable[[str | None], Any], resolved: str, model: Model) -> Any:
+    """What `load` returns when given the revision: of a hub model its commit, the same for all of its parts.
+
+    Raises:
+        UsageError: it cannot be had from the hub, or transformers cannot load it, said in one line.
+    """
+    if Path(resolved).is_dir():
+        return from_folder(lambda: load(model.revision), model.path)
+    commit = model_commit(resolved, model.revision)
+    try:
+        return from_folder(lambda: load(commit), model.path)
+    except Exception as error:
+        cause = error.__cause__ if isinstance(error, UsageError) and error.__cause__ is not None else error
+        if not is_hub_failure(cause):
+            raise
+        raise hub_error(cause, "model", resolved, model.revision) from cause
+
+
+def from_folder(load: Callable[[], Any], path: str) -> Any:
     """What `load` returns.
 
     Raises:
@@ -141,13 +161,7 @@ def from_hub(load: Any, path: str) -> Any:
     try:
         return load()
     except (OSError, ValueError, RuntimeError, SafetensorError) as error:
-        if _may_be_on_the_hub(path):
-            raise hub_error(error, "model", path, None) from error
         raise UsageError(f"model.path: {path}: cannot be loaded: {first_line(error)}") from error
-
-
-def _may_be_on_the_hub(path: str) -> bool:
-    return not Path(path).exists() and path.count("/") <= 1 and not path.startswith(("package:", ".", "~", "/"))
 
 
 def first_line(error: BaseException) -> str:

@@ -14,9 +14,9 @@ from torch.distributed.checkpoint.state_dict_loader import load
 from torch.distributed.device_mesh import DeviceMesh
 
 from dapo_cli.errors import UsageError
-from dapo_cli.hub import hub_error
+from dapo_cli.hub import download_model
 from dapo_cli.policy import attention, fsdp
-from dapo_cli.policy.model import first_line, from_hub, prepare_policy, probe_packing
+from dapo_cli.policy.model import first_line, from_folder, prepare_policy, probe_packing
 from dapo_cli.policy.sharded_checkpoint import first_reason
 from dapo_cli.recipe.schema import Recipe
 
@@ -36,12 +36,7 @@ def local_model_folder(resolved: str, revision: str | None) -> Path:
     """
     if Path(resolved).is_dir():
         return Path(resolved)
-    from huggingface_hub import snapshot_download
-
-    try:
-        return Path(snapshot_download(resolved, revision=revision, allow_patterns=_WANTED_FILES))
-    except Exception as error:  # no network, no such model, a full disk, a proxy: what it raises has no common kind
-        raise hub_error(error, "model", resolved, revision) from error
+    return download_model(resolved, revision, _WANTED_FILES)
 
 
 def load_sharded_policy(folder: Path, recipe: Recipe, mesh: DeviceMesh, device: torch.device) -> Any:
@@ -86,7 +81,7 @@ def empty_policy(folder: Path, recipe: Recipe) -> Any:
             policy.generation_config = GenerationConfig.from_pretrained(folder)
         return policy
 
-    policy = from_hub(make, recipe.model.path)
+    policy = from_folder(make, recipe.model.path)
     prepare_policy(policy, recipe.model)
     if recipe.model.lora is not None:
         from dapo_cli.policy.lora import add_adapters

@@ -9,6 +9,7 @@ from tiny import tiny_policy
 from transformers import CohereConfig, LlamaConfig, MistralConfig, Qwen3NextConfig
 
 from dapo_cli.errors import DapoError, UsageError
+from dapo_cli.policy import sharded_load
 from dapo_cli.policy.forward import share_logprobs
 from dapo_cli.policy.model import load_model
 from dapo_cli.policy.partition import shares
@@ -186,35 +187,12 @@ def test_a_local_folder_is_itself(tmp_path):
 
 
 def test_a_hub_model_is_downloaded_without_what_is_not_read(monkeypatch, tmp_path):
-    asked = {}
-
-    def download(repository, **keywords):
-        asked.update(keywords, repository=repository)
-        return str(tmp_path)
-
-    monkeypatch.setattr("huggingface_hub.snapshot_download", download)
+    asked = []
+    monkeypatch.setattr(sharded_load, "download_model", lambda *arguments: asked.append(arguments) or tmp_path)
     assert local_model_folder("org/name", "abc") == tmp_path
-    assert (asked["repository"], asked["revision"]) == ("org/name", "abc")
+    [(repository, revision, patterns)] = asked
+    assert (repository, revision) == ("org/name", "abc")
     names = ["model-00001-of-00002.safetensors", "config.json", "vocab.txt", "pytorch_model.bin", "model.gguf"]
     from huggingface_hub.utils import filter_repo_objects
 
-    assert list(filter_repo_objects(names, allow_patterns=asked["allow_patterns"])) == names[:3]
-
-
-def test_a_model_that_cannot_be_downloaded_is_refused_in_one_line(monkeypatch):
-    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
-    with pytest.raises(UsageError, match=r"^model.path: nobody/nothing: cannot be downloaded: .*[^\n]$"):
-        local_model_folder("nobody/nothing", None)
-
-
-def test_any_failure_of_a_download_is_the_users_to_mend(monkeypatch):
-    class ProxyError(Exception):  # of an HTTP library: neither an OSError nor a ValueError
-        pass
-
-    def fail(*_, **__):
-        raise ProxyError("407 Proxy Authentication Required\nmore")
-
-    monkeypatch.setattr("huggingface_hub.snapshot_download", fail)
-    with pytest.raises(UsageError, match=r"cannot be downloaded: 407 Proxy Authentication Required$") as caught:
-        local_model_folder("org/name", None)
-    assert "HF_TOKEN" in caught.value.hint
+    assert list(filter_repo_objects(names, allow_patterns=patterns)) == names[:3]

@@ -7,7 +7,15 @@ from source_tree import Import, imports_of, module_name, modules, source_files
 
 # Lowest first; the longest prefix that fits a module decides its layer.
 LAYERS: tuple[tuple[str, ...], ...] = (
-    ("dapo_cli", "dapo_cli.errors", "dapo_cli.types", "dapo_cli.resources", "dapo_cli.hub", "dapo_cli.recipe"),
+    (
+        "dapo_cli",
+        "dapo_cli.errors",
+        "dapo_cli.types",
+        "dapo_cli.resources",
+        "dapo_cli.hub",
+        "dapo_cli.hub_failure",
+        "dapo_cli.recipe",
+    ),
     ("dapo_cli.algorithm", "dapo_cli.reward", "dapo_cli.evaluation.statistics"),
     ("dapo_cli.dataset", "dapo_cli.toy", "dapo_cli.rollout", "dapo_cli.policy"),
     ("dapo_cli.backend",),
@@ -17,17 +25,26 @@ LAYERS: tuple[tuple[str, ...], ...] = (
         "dapo_cli.preparation",
         "dapo_cli.trainer",
         "dapo_cli.evaluation",
+        "dapo_cli.inference",
+        "dapo_cli.serving",
         "dapo_cli.export",
         "dapo_cli.run",
     ),
     ("dapo_cli.launch",),
-    ("dapo_cli.cli", "dapo_cli.cli_eval", "dapo_cli.cli_shared"),
+    ("dapo_cli.cli", "dapo_cli.cli_eval", "dapo_cli.cli_models", "dapo_cli.cli_shared"),
 )
-TORCH_FREE = ("dapo_cli.errors", "dapo_cli.types", "dapo_cli.resources", "dapo_cli.recipe")
+TORCH_FREE = (
+    "dapo_cli.errors",
+    "dapo_cli.types",
+    "dapo_cli.resources",
+    "dapo_cli.hub",
+    "dapo_cli.hub_failure",
+    "dapo_cli.recipe",
+)
 PURE = ("dapo_cli.algorithm", "dapo_cli.reward", "dapo_cli.evaluation.statistics")
 KNOWN_TO = {
-    "ray": ("dapo_cli.backend.",),
-    "vllm": ("dapo_cli.rollout.vllm_", "dapo_cli.backend."),
+    "ray": ("dapo_cli.backend.", "dapo_cli.serving."),
+    "vllm": ("dapo_cli.rollout.vllm_", "dapo_cli.backend.", "dapo_cli.serving."),
     "peft": ("dapo_cli.policy.lora", "dapo_cli.export."),
     "datasets": (),
 }

@@ -12,7 +12,12 @@ MAX_FILE_LINES = 300
 MAX_FUNCTION_LINES = 60
 MAX_PARAMETERS = 6
 # Signatures that are somebody's interface: every option of a command, and the attention function of transformers.
-MANY_PARAMETERS_ALLOWED = {PACKAGE / "cli.py", PACKAGE / "cli_eval.py", PACKAGE / "cli_models.py", PACKAGE / "policy" / "attention.py"}
+MANY_PARAMETERS_ALLOWED = {
+    PACKAGE / "cli.py",
+    PACKAGE / "cli_eval.py",
+    PACKAGE / "cli_models.py",
+    PACKAGE / "policy" / "attention.py",
+}
 
 
 def functions(path: Path) -> list[ast.FunctionDef | ast.AsyncFunctionDef]:
