@@ -158,7 +158,7 @@ app.command()(serve)
 @app.command()
 def convert(
     run: Annotated[
-        str, typer.Argument(metavar="RUN[@STEP]", help="A run directory, or a folder of verl; the newest checkpoint.")
+        str, typer.Argument(metavar="RUN[@STEP]", help="A run directory or its recipe, or a folder of verl.")
     ],
     out: Annotated[Path, typer.Option(help="The folder to write.")],
     dtype: Annotated[str, typer.Option(help="float32, bfloat16 or float16.")] = "float32",
@@ -169,9 +169,7 @@ def convert(
     lora_alpha: Annotated[
         float | None, typer.Option(help="With --from verl: alpha of its adapters, where the checkpoint has none.")
     ] = None,
-    verify: Annotated[
-        str | None, typer.Option(help="With --from verl: tensors or full; full by default where memory allows.")
-    ] = None,
+    verify: Annotated[str | None, typer.Option(help="tensors or full; full by default where memory allows.")] = None,
 ) -> None:
     """Turn a checkpoint into a Hugging Face folder, verified by loading it again."""
     from dapo_cli.export.command import Conversion

@@ -6,17 +6,14 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from dapo_cli.export.huggingface import (
-    Dtype,
-    folder_in_the_making,
+from dapo_cli.export.comparison import (
     logprob_difference,
-    made_by,
     probe_logprobs,
     refuse_differences,
-    refuse_dtype,
     refuse_not_finite,
     tensor_differences,
 )
+from dapo_cli.export.folder import Dtype, folder_in_the_making, made_by, refuse_dtype
 from dapo_cli.export.model_card import model_card
 from dapo_cli.export.trained_weights import Adapted
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from dapo_cli.errors import DapoError, UsageError
-from dapo_cli.export.huggingface import Dtype
+from dapo_cli.export.folder import Dtype
 from dapo_cli.policy.model import first_line, generation_config_json
 
 

@@ -2,27 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from hashlib import blake2b
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dapo_cli.errors import DapoError, VerificationError
-from dapo_cli.export.huggingface import Dtype, export_folder
-from dapo_cli.export.trained_weights import load_adapted, trained_tensors_of
+from dapo_cli.export.trained_weights import load_adapted, read_all, trained_tensors
 from dapo_cli.recipe.loading import load_recipe
 from dapo_cli.run.directory import RunDirectory
 
 if TYPE_CHECKING:
     import torch
-
-
-def convert_checkpoint(
-    run_dir: Path, checkpoint: Path, destination: Path, dtype: Dtype, provenance: Mapping[str, Any]
-) -> Path:
-    """Export the policy of a checkpoint as a verified Hugging Face folder; see `load_policy` and `export_folder`."""
-    model, tokenizer = load_policy(run_dir, checkpoint)
-    return export_folder(model, tokenizer, destination, dtype, provenance)
 
 
 def load_policy(run_dir: Path, checkpoint: Path) -> tuple[Any, Any]:
@@ -58,7 +48,7 @@ def _whole_policy(base: Path, checkpoint: Path) -> Any:
     import torch
     from transformers import AutoConfig, AutoModelForCausalLM
 
-    state = trained_tensors_of(checkpoint)
+    state = read_all(trained_tensors(checkpoint))
     model = AutoModelForCausalLM.from_config(AutoConfig.from_pretrained(base), dtype=torch.float32)
     _load_strictly(model, state, checkpoint)
     return model

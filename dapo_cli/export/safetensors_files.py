@@ -1,17 +1,19 @@
-"""Writing .safetensors files one tensor at a time: a header in JSON, then the values one after the other."""
+"""Files of .safetensors one tensor at a time: a header in JSON, then the values one after the other."""
 
 from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import BinaryIO
 
 import torch
+from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
-from dapo_cli.errors import VerificationError
+from dapo_cli.errors import DapoError, VerificationError
 from dapo_cli.export.lazy_tensors import LazyTensor
 from dapo_cli.run.files import Note
 
@@ -23,6 +25,7 @@ _DTYPES = {
     torch.int32: "I32",
     torch.bool: "BOOL",
 }
+_TORCH_DTYPES = {name: dtype for dtype, name in _DTYPES.items()}
 _INDEX = "model.safetensors.index.json"
 
 
@@ -45,6 +48,36 @@ def write_safetensors(tensors: Mapping[str, LazyTensor], folder: Path, file_byte
         total = sum(each.size_bytes for each in tensors.values())
         index = {"metadata": {"total_size": total}, "weight_map": dict(sorted(where.items()))}
         (folder / _INDEX).write_text(json.dumps(index, indent=2) + "\n", encoding="utf-8")
+
+
+def read_lazily(files: Sequence[Path]) -> dict[str, LazyTensor]:
+    """The tensors in `files` by name. A file is mapped while one of its tensors is in use, and no longer.
+
+    Raises:
+        DapoError: a file cannot be read, or there is none.
+    """
+    if not files:
+        raise DapoError("no .safetensors file", hint="Is the folder complete?")
+    tensors: dict[str, LazyTensor] = {}
+    for path in files:
+        try:
+            with safe_open(path, framework="pt") as stored:
+                for name in stored.keys():  # noqa: SIM118, it is no mapping
+                    part = stored.get_slice(name)
+                    shape, dtype = tuple(part.get_shape()), _TORCH_DTYPES.get(part.get_dtype())
+                    if dtype is None:
+                        raise DapoError(f"{path}: {name}: {part.get_dtype()} is not read")
+                    tensors[name] = LazyTensor(shape, dtype, partial(read_tensor, path, name))
+        except (OSError, SafetensorError) as error:
+            raise DapoError(f"{path}: cannot be read: {error}") from error
+    return tensors
+
+
+def read_tensor(path: Path, name: str) -> Tensor:
+    """One tensor of a file, mapped."""
+    with safe_open(path, framework="pt") as stored:
+        tensor: Tensor = stored.get_tensor(name)
+    return tensor
 
 
 def read_index(folder: Path) -> dict[str, str] | None:
@@ -90,5 +123,6 @@ def _write_values(file: BinaryIO, name: str, tensor: LazyTensor) -> None:
     if tuple(values.shape) != tensor.shape or values.dtype != tensor.dtype:
         raise VerificationError(f"export: {name}: {tuple(values.shape)} {values.dtype} where {tensor.shape} was said")
     if values.numel() and not torch.isfinite(torch.stack(torch.aminmax(values))).all():
-        raise VerificationError(f"export: values that are not finite in {values.dtype}: {name}")
+        dtype = str(values.dtype).removeprefix("torch.")
+        raise VerificationError(f"export: values that are not finite in {dtype}: {name}")
     file.write(values.contiguous().reshape(-1).view(torch.uint8).numpy().data)

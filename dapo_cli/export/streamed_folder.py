@@ -4,33 +4,35 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import shutil
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, cast, get_args
 
-from dapo_cli.errors import VerificationError
-from dapo_cli.export.host_memory import available_bytes
-from dapo_cli.export.huggingface import (
-    Dtype,
+from dapo_cli.errors import UsageError, VerificationError
+from dapo_cli.export import vllm_check
+from dapo_cli.export.comparison import (
     comparable_generation_config,
-    folder_in_the_making,
     logprob_difference,
-    made_by,
     probe_logprobs,
     refuse_differences,
-    refuse_dtype,
     tokenizer_differences,
 )
+from dapo_cli.export.folder import Dtype, folder_in_the_making, made_by, refuse_dtype
+from dapo_cli.export.host_memory import available_bytes
 from dapo_cli.export.model_card import model_card
 from dapo_cli.run.files import Note
 
 if TYPE_CHECKING:
+    import torch
+
     from dapo_cli.export.description import Described
     from dapo_cli.export.lazy_tensors import LazyTensor
 
 Verify = Literal["tensors", "full"]
 MANIFEST = "dapo_manifest.json"
+RECIPE = "dapo_recipe.yaml"
 MAX_FILE_BYTES = 5 * 10**9
 # A loaded model, what reading it takes for a moment, and room for the log-probs of the probe.
 _FULL_MEMORY_FACTOR = 1.5
@@ -46,6 +48,18 @@ class Source:
     provenance: Mapping[str, Any]
     origin: str
     """A sentence for the model card."""
+    recipe: Path | None = None
+    """Goes into the folder too."""
+
+
+def refuse_verify(verify: str | None) -> None:
+    """Pass for a kind of verification there is.
+
+    Raises:
+        UsageError: there is no such kind.
+    """
+    if verify is not None and verify not in get_args(Verify):
+        raise UsageError(f"--verify: must be one of {', '.join(get_args(Verify))}, got {verify!r}")
 
 
 def export_streamed(source: Source, destination: Path, dtype: Dtype, verify: Verify | None, note: Note) -> Path:
@@ -78,11 +92,16 @@ def export_streamed(source: Source, destination: Path, dtype: Dtype, verify: Ver
         mode = verify or _affordable(tensors, note)
         safetensors_files.write_safetensors(tensors, partial, MAX_FILE_BYTES, note)
         described.write(partial, dtype)
+        if source.recipe is not None:
+            shutil.copyfile(source.recipe, partial / RECIPE)
         card = model_card(destination.name, {**source.provenance, **made_by(dtype)}, origin=source.origin)
         (partial / "README.md").write_text(card, "utf-8")
         note(f"verifying {len(tensors)} tensors ({mode})")
-        refuse_differences(destination, _differences(tensors, described, partial, mode))
-        _write_manifest(partial, source.provenance, dtype, {"mode": mode, "tensors": len(tensors), "equal": True})
+        refuse_differences(destination, _differences(tensors, described, partial))
+        verification: dict[str, Any] = {"mode": mode, "tensors": len(tensors), "equal": True}
+        if mode == "full":
+            verification |= _compare_loaded(tensors, described.config, partial, destination, note)
+        _write_manifest(partial, source.provenance, dtype, verification)
     return destination
 
 
@@ -115,7 +134,7 @@ def _affordable(tensors: Mapping[str, LazyTensor], note: Note) -> Verify:
     return "tensors"
 
 
-def _differences(tensors: Mapping[str, LazyTensor], described: Described, folder: Path, mode: Verify) -> Iterator[str]:
+def _differences(tensors: Mapping[str, LazyTensor], described: Described, folder: Path) -> Iterator[str]:
     """What the folder has that is not as in its source, one line each."""
     from transformers import AutoConfig, AutoTokenizer, GenerationConfig
 
@@ -137,23 +156,19 @@ def _differences(tensors: Mapping[str, LazyTensor], described: Described, folder
     yield from tokenizer_differences(described.tokenizer, loaded_tokenizer)
     if comparable_generation_config(generation_config) != comparable_generation_config(described.generation_config):
         yield "generation_config.json: differs"
-    if mode == "full" and not different:
-        yield from _logprob_differences(tensors, described.config, folder)
 
 
 def _stored_differences(tensors: Mapping[str, LazyTensor], folder: Path) -> Iterator[str]:
     import torch
-    from safetensors import safe_open
 
-    from dapo_cli.export.safetensors_files import read_index
+    from dapo_cli.export.safetensors_files import read_index, read_lazily
 
     where: dict[str, str] = {}
     for file in sorted(folder.glob("*.safetensors")):
-        with safe_open(file, framework="pt") as stored:
-            for name in stored.keys():  # noqa: SIM118, it is no mapping
-                where[name] = file.name
-                if name in tensors and not torch.equal(stored.get_tensor(name), tensors[name].read()):
-                    yield f"{name}: other values after loading"
+        for name, stored in read_lazily([file]).items():
+            where[name] = file.name
+            if name in tensors and not torch.equal(stored.read(), tensors[name].read()):
+                yield f"{name}: other values after loading"
     yield from (
         f"{name}: only in the {'files' if name in where else 'source'}" for name in where.keys() ^ tensors.keys()
     )
@@ -161,19 +176,45 @@ def _stored_differences(tensors: Mapping[str, LazyTensor], folder: Path) -> Iter
         yield "the index names other files than hold the tensors"
 
 
-def _logprob_differences(tensors: Mapping[str, LazyTensor], config: Any, folder: Path) -> Iterator[str]:
-    """Of two models, one after the other in memory."""
+def _compare_loaded(
+    tensors: Mapping[str, LazyTensor], config: Any, folder: Path, destination: Path, note: Note
+) -> dict[str, Any]:
+    """What was found by loading the folder, in transformers and in vLLM, for the manifest.
+
+    Raises:
+        VerificationError: one of them does not load it, or computes something else than the source.
+    """
+    dtype = next(each.dtype for each in tensors.values() if each.dtype.is_floating_point)
+    name = cast(Dtype, str(dtype).removeprefix("torch."))
+    expected, different = _transformers_differences(tensors, config, folder, name)
+    refuse_differences(destination, iter(different))
+    reason = vllm_check.reason_not_to_ask(folder, config)
+    if reason is None:
+        note("loading it in vLLM")
+        try:
+            difference = vllm_check.vllm_difference(folder, config, name, expected)
+            return {"logprobs": "equal", "vllm": f"log-probs differ by {difference:.2g} on average"}
+        except UsageError as error:
+            reason = error.message
+    note(f"not loaded in vLLM: {reason}")
+    return {"logprobs": "equal", "vllm": f"not loaded: {reason}"}
+
+
+def _transformers_differences(
+    tensors: Mapping[str, LazyTensor], config: Any, folder: Path, dtype: Dtype
+) -> tuple[torch.Tensor, list[str]]:
+    """The log-probs of the source and what a load has otherwise; the two models are in memory one after the other."""
+    import torch
     from transformers import AutoModelForCausalLM
 
     from dapo_cli.export.lazy_tensors import load_into_model, loading_problems
 
-    dtype = next(each.dtype for each in tensors.values() if each.dtype.is_floating_point)
-    expected = probe_logprobs(load_into_model(tensors, config, dtype))
+    expected = probe_logprobs(load_into_model(tensors, config, getattr(torch, dtype)))
     loaded, info = AutoModelForCausalLM.from_pretrained(
         folder, attn_implementation="eager", dtype="auto", output_loading_info=True
     )
-    yield from loading_problems(info)
-    yield from logprob_difference(expected, probe_logprobs(loaded.eval()), str(dtype).removeprefix("torch."))
+    lines = [*loading_problems(info), *logprob_difference(expected, probe_logprobs(loaded.eval()), dtype)]
+    return expected, lines
 
 
 def _write_manifest(folder: Path, provenance: Mapping[str, Any], dtype: Dtype, verification: dict[str, Any]) -> None:

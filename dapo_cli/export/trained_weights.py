@@ -1,7 +1,11 @@
-"""What a checkpoint holds of the policy: all of its weights, or with LoRA the adapters beside a base model."""
+"""What a checkpoint holds of the policy: all of its weights, or with LoRA the adapters beside a base model.
+
+Tensors are lazy: their shapes are known, and their values are read one at a time.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,6 +18,8 @@ from dapo_cli.run.directory import RunDirectory
 
 if TYPE_CHECKING:
     import torch
+
+    from dapo_cli.export.lazy_tensors import LazyTensor
 
 WEIGHTS = "model.safetensors"
 SHARDED = "policy"
@@ -31,22 +37,52 @@ class Adapted:
     revision: str | None
 
 
-def trained_tensors_of(checkpoint: Path) -> dict[str, torch.Tensor]:
-    """The trained tensors by name, float32, on the CPU, from whichever backend's files there are.
+def policy_tensors(run: RunDirectory, checkpoint: Path) -> dict[str, LazyTensor]:
+    """The whole policy of a checkpoint by name, float32; a LoRA run's adapters are added to its base model's weights.
+
+    Raises:
+        DapoError: files are missing or cannot be read.
+        UsageError: the base model of a LoRA run is not the one that it was trained on.
+        VerificationError: the adapters are not those of weights that the base model has.
+    """
+    trained = trained_tensors(checkpoint)
+    lora = load_recipe(run.recipe_file).recipe.model.lora
+    if lora is None:
+        return trained
+    from dapo_cli.export.lora_merge import merged
+    from dapo_cli.policy.sharded_load import local_model_folder
+
+    base_model, model = base_of(run)
+    folder = local_model_folder(base_model, model.revision)
+    return merged(folder, trained, lora, model.dtype)
+
+
+def trained_tensors(checkpoint: Path) -> dict[str, LazyTensor]:
+    """The trained tensors by name, float32, from whichever backend's files there are.
 
     Raises:
         DapoError: there are none, or they cannot be read.
     """
+    from dapo_cli.export.lazy_tensors import LazyTensor
+    from dapo_cli.export.safetensors_files import read_lazily
+
     weights = checkpoint / WEIGHTS
     if weights.is_file():
-        from safetensors.torch import load_file
-
-        return load_file(weights)
+        return read_lazily([weights])
     if not (checkpoint / SHARDED).is_dir():
         raise DapoError(f"{weights}: no such file", hint="Is the checkpoint complete?")
-    from dapo_cli.policy.sharded_checkpoint import read_policy_tensors
+    import torch
 
-    return read_policy_tensors(checkpoint)
+    from dapo_cli.policy.sharded_checkpoint import open_policy_tensors
+
+    return {
+        name: LazyTensor(shape, torch.float32, read) for name, (shape, read) in open_policy_tensors(checkpoint).items()
+    }
+
+
+def read_all(tensors: Mapping[str, LazyTensor]) -> dict[str, torch.Tensor]:
+    """Their values, all in memory."""
+    return {name: tensor.read().clone() for name, tensor in tensors.items()}
 
 
 def load_adapted(run: RunDirectory, checkpoint: Path) -> Adapted:
@@ -71,7 +107,7 @@ def load_adapted(run: RunDirectory, checkpoint: Path) -> Adapted:
     policy = load_model(base_model, plain, torch.device("cpu"))
     add_adapters(policy, lora, 0, model.dtype)
     try:
-        load_trained_tensors(policy, trained_tensors_of(checkpoint))
+        load_trained_tensors(policy, read_all(trained_tensors(checkpoint)))
     except RuntimeError as error:
         raise VerificationError(f"{checkpoint}: not the adapters of this run's recipe: {error}") from error
     return Adapted(policy.eval(), lora, base_model, model.revision)

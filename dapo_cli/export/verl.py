@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any, cast, get_args
+from typing import Any, cast
 
 from dapo_cli.errors import UsageError
-from dapo_cli.export.huggingface import Dtype, refuse_dtype
-from dapo_cli.export.streamed_folder import Source, Verify, export_streamed
+from dapo_cli.export.folder import Dtype, refuse_dtype
+from dapo_cli.export.streamed_folder import Source, Verify, export_streamed, refuse_verify
 from dapo_cli.export.verl_files import find_verl_checkpoint
 from dapo_cli.run.files import Note
 
@@ -28,8 +28,7 @@ def convert_verl(
         VerificationError: the tensors are not those of the model, or what was written is not what was read.
     """
     refuse_dtype(dtype)
-    if verify is not None and verify not in get_args(Verify):
-        raise UsageError(f"--verify: must be one of {', '.join(get_args(Verify))}, got {verify!r}")
+    refuse_verify(verify)
     checkpoint = find_verl_checkpoint(path)
     ranks = f"{checkpoint.ranks} rank{'s' * (checkpoint.ranks > 1)}"
     note(f"converting {checkpoint.folder}: {ranks}")

@@ -2,23 +2,18 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-import torch
-from torch import Tensor
-
 from dapo_cli.errors import UsageError
 from dapo_cli.export.lazy_tensors import LazyTensor
+from dapo_cli.export.lora_merge import ADAPTER, FOREIGN, adapter_halves, with_adapter
 from dapo_cli.export.verl_files import read_json
 
 TRAIN_META = "lora_train_meta.json"
 ADAPTER_CONFIG = "adapter_config.json"
 _PREFIX, _BASE = "base_model.model.", ".base_layer."
-_ADAPTER = re.compile(r"(?P<layer>.+)\.lora_(?P<half>[AB])\.default\.weight")
-_FOREIGN = re.compile(r"lora_|modules_to_save|original_module")
 # What changes the product of the two halves, or which weights belong to the adapter.
 _UNHANDLED = (
     "use_dora",
@@ -33,7 +28,7 @@ _UNHANDLED = (
 
 def is_lora(tensors: Mapping[str, LazyTensor]) -> bool:
     """Whether there are adapters among the tensors."""
-    return any(_FOREIGN.search(name) for name in tensors)
+    return any(FOREIGN.search(name) for name in tensors)
 
 
 def merge_lora(
@@ -48,10 +43,10 @@ def merge_lora(
         UsageError: nobody says alpha, two sources differ, the weights beside the adapters are not stored, or the
             adapters are of a kind that is not merged.
     """
-    halves = _halves(tensors, folder)
+    halves = adapter_halves(tensors, str(folder))
     rank = _common_rank(halves, folder)
     alpha, source = _alpha(folder, rank, alpha)
-    plain = {_plain_name(name): tensor for name, tensor in tensors.items() if not _ADAPTER.fullmatch(name)}
+    plain = {_plain_name(name): tensor for name, tensor in tensors.items() if not ADAPTER.fullmatch(name)}
     for layer, half in halves.items():
         name = _plain_name(f"{layer}.weight")
         if f"{layer}{_BASE}weight" not in tensors:
@@ -59,26 +54,12 @@ def merge_lora(
                 f"{folder}: holds adapters without the weights they were trained beside ({name})",
                 hint="load the base model and the adapter with peft; verl saved adapters alone",
             )
-        plain[name] = _merged(plain[name], half, alpha / rank, f"{folder}: {layer}")
+        plain[name] = with_adapter(plain[name], half, alpha / rank, f"{folder}: {layer}")
     return plain, f"rank {rank}, alpha {alpha:g} ({source}), {len(halves)} layers"
 
 
 def _plain_name(name: str) -> str:
     return name.removeprefix(_PREFIX).replace(_BASE, ".")
-
-
-def _halves(tensors: Mapping[str, LazyTensor], folder: Path) -> dict[str, dict[str, LazyTensor]]:
-    halves: dict[str, dict[str, LazyTensor]] = {}
-    for name, tensor in tensors.items():
-        match = _ADAPTER.fullmatch(name)
-        if match:
-            halves.setdefault(match["layer"], {})[match["half"]] = tensor
-        elif _FOREIGN.search(name):
-            raise UsageError(f"{folder}: {name}: an adapter of a kind that is not merged")
-    incomplete = sorted(layer for layer, half in halves.items() if half.keys() != {"A", "B"})
-    if incomplete:
-        raise UsageError(f"{folder}: only one half of the adapter of {incomplete[0]} is stored")
-    return halves
 
 
 def _common_rank(halves: Mapping[str, Mapping[str, LazyTensor]], folder: Path) -> int:
@@ -128,17 +109,3 @@ def _refuse_unhandled(values: Mapping[str, Any], rank: int, path: Path) -> None:
         raise UsageError(f"{path}: bias is {values['bias']}: adapters of this kind are not merged")
     if values.get("r", rank) != rank:
         raise UsageError(f"{path}: rank {values['r']}, but the adapters in the checkpoint are of rank {rank}")
-
-
-def _merged(base: LazyTensor, half: Mapping[str, LazyTensor], scale: float, where: str) -> LazyTensor:
-    up, down = half["B"], half["A"]
-    if (up.shape[0], down.shape[1], up.shape[1]) != (*base.shape, down.shape[0]):
-        raise UsageError(
-            f"{where}: adapter of shapes {up.shape} and {down.shape} beside a weight of shape {base.shape}"
-        )
-
-    def read() -> Tensor:
-        merged: Tensor = base.read().float() + up.read().float() @ down.read().float() * scale
-        return merged
-
-    return LazyTensor(base.shape, torch.float32, read)

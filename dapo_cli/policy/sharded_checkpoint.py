@@ -10,6 +10,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ import torch
 from torch import Tensor
 from torch.distributed.checkpoint.api import CheckpointException
 from torch.distributed.checkpoint.filesystem import FileSystemReader
+from torch.distributed.checkpoint.metadata import Metadata
 from torch.distributed.checkpoint.state_dict_loader import load
 from torch.distributed.checkpoint.state_dict_saver import async_save, save
 
@@ -75,22 +77,41 @@ def load_sharded(folder: Path, policy: torch.nn.Module, optimizer: torch.optim.O
         group["weight_decay"] = train.weight_decay
 
 
-def read_policy_tensors(folder: Path) -> dict[str, Tensor]:
-    """The trained weights of a checkpoint by name, whole, on the CPU; needs no process group.
+def open_policy_tensors(folder: Path) -> dict[str, tuple[tuple[int, ...], Callable[[], Tensor]]]:
+    """Shape of each trained weight of a checkpoint, and what reads it, whole, on the CPU; needs no process group.
 
     Raises:
-        DapoError: the checkpoint cannot be read.
+        DapoError: the checkpoint cannot be read; by the functions too.
     """
-    shapes = {key: shape for key, shape in _stored(folder).items() if key.startswith(_WEIGHTS)}
-    state = {key: torch.empty(shape) for key, shape in shapes.items()}
-    _load(state, folder)
-    return {key.removeprefix(_WEIGHTS): tensor for key, tensor in state.items()}
+    reader = _OnceReader(folder / FOLDER)
+
+    def read(key: str, shape: tuple[int, ...]) -> Tensor:
+        state = {key: torch.empty(shape)}
+        _load(state, folder, reader)
+        return state[key]
+
+    return {
+        key.removeprefix(_WEIGHTS): (shape, partial(read, key, shape))
+        for key, shape in _shapes(_metadata(folder, reader)).items()
+        if key.startswith(_WEIGHTS)
+    }
 
 
-def _load(state: dict[str, Any], folder: Path) -> None:
+class _OnceReader(FileSystemReader):
+    """Reads the metadata once, however many tensors are loaded one by one: it lists all parts of all ranks."""
+
+    _known: Metadata | None = None
+
+    def read_metadata(self, *args: Any, **kwargs: Any) -> Metadata:
+        if self._known is None:
+            self._known = super().read_metadata(*args, **kwargs)
+        return self._known
+
+
+def _load(state: dict[str, Any], folder: Path, reader: FileSystemReader | None = None) -> None:
     try:
         with _one_process_is_meant():
-            load(state, checkpoint_id=folder / FOLDER)
+            load(state, storage_reader=reader or FileSystemReader(folder / FOLDER))
     except CheckpointException as error:
         raise DapoError(f"{folder / FOLDER}: the checkpoint cannot be read: {first_reason(error)}") from error
 
@@ -128,10 +149,17 @@ def _make_moments(policy: torch.nn.Module, optimizer: torch.optim.Optimizer, sto
 
 
 def _stored(folder: Path) -> dict[str, tuple[int, ...]]:
+    return _shapes(_metadata(folder, FileSystemReader(folder / FOLDER)))
+
+
+def _metadata(folder: Path, reader: FileSystemReader) -> Metadata:
     try:
-        metadata = FileSystemReader(folder / FOLDER).read_metadata()
+        return reader.read_metadata()
     except Exception as error:  # what unpickling a damaged file may raise has no common kind
         raise DapoError(f"{folder / FOLDER}: the checkpoint cannot be read: {first_line(error)}") from error
+
+
+def _shapes(metadata: Metadata) -> dict[str, tuple[int, ...]]:
     return {key: tuple(entry.size) for key, entry in metadata.state_dict_metadata.items() if hasattr(entry, "size")}
 
 

@@ -21,8 +21,8 @@ Device = Literal["cpu", "cuda"]
 _PREFILL_TOKENS = {"cpu": 4096, "cuda": 8192}
 # vLLM's own on x86 CPUs.
 _CPU_BLOCK_TOKENS = 128
-# The widths of an attention head that vLLM has CPU kernels for; it would fail at the first forward with any other.
-_CPU_HEAD_WIDTHS = (32, 48, 64, 80, 96, 112, 128, 160, 192, 224, 256, 512)
+CPU_HEAD_WIDTHS = (32, 48, 64, 80, 96, 112, 128, 160, 192, 224, 256, 512)
+"""The widths of an attention head that vLLM has CPU kernels for; it would fail at the first forward with any other."""
 # More would be taken from the trainer; a step that needs more preempts some rollouts and computes them again.
 _LARGEST_CPU_CACHE_BYTES = 4 * 2**30
 # vLLM has kernels and buffers for these ranks; a smaller adapter runs in the next larger one.
@@ -105,11 +105,11 @@ def _cpu_cache_bytes(recipe: Recipe, model_folder: str) -> int:
     from transformers import AutoConfig
 
     config = AutoConfig.from_pretrained(model_folder, revision=recipe.model.revision)
-    width = _head_width(config.get_text_config())
-    if width not in _CPU_HEAD_WIDTHS:
+    width = head_width(config.get_text_config())
+    if width not in CPU_HEAD_WIDTHS:
         raise UsageError(
             f"model.path: {recipe.model.path}: its attention heads are {width} wide; vLLM on a CPU takes "
-            f"{', '.join(map(str, _CPU_HEAD_WIDTHS))}",
+            f"{', '.join(map(str, CPU_HEAD_WIDTHS))}",
             hint="rollout.engine: hf",
         )
     block = cache_block_bytes(config, recipe.model.dtype, recipe.rollout.tensor_parallel)
@@ -122,10 +122,11 @@ def cache_block_bytes(config: Any, dtype: str, tensor_parallel: int) -> int:
     heads = getattr(text, "num_key_value_heads", None) or text.num_attention_heads
     element = {"float32": 4, "bfloat16": 2}[dtype]
     tokens = _CPU_BLOCK_TOKENS * text.num_hidden_layers * 2
-    return int(tokens * max(1, heads // tensor_parallel) * _head_width(text) * element)
+    return int(tokens * max(1, heads // tensor_parallel) * head_width(text) * element)
 
 
-def _head_width(text: Any) -> int:
+def head_width(text: Any) -> int:
+    """Values in one attention head of a model with this text config."""
     return int(getattr(text, "head_dim", None) or text.hidden_size // text.num_attention_heads)
 
 
@@ -171,11 +172,12 @@ def check_sequences(sequences: Sequence[npt.NDArray[np.int32]], longest_tokens: 
             raise ValueError(f"cannot score {len(sequence)} tokens: 2 to {longest_tokens - 1} are possible")
 
 
-def sampling_params(sampling: Sampling, seed: int) -> SamplingParams:
+def sampling_params(sampling: Sampling, seed: int, *, streamed: bool = False) -> SamplingParams:
     """vLLM's sampling parameters of one rollout, every field stated; needs vLLM.
 
     A response ends at the first of `stop_token_ids` or with the token that completes a stop string; the checkpoint's
-    end token means nothing by itself. Text is decoded by vLLM only where it has to look for stop strings.
+    end token means nothing by itself. Text is decoded by vLLM only where it has to look for stop strings. `streamed`
+    asks for an output after every token, without log-probs.
     """
     from vllm import SamplingParams
     from vllm.sampling_params import RequestOutputKind
@@ -198,9 +200,9 @@ def sampling_params(sampling: Sampling, seed: int) -> SamplingParams:
         include_stop_str_in_output=False,
         skip_special_tokens=False,  # a stop string may be the text of a special token
         detokenize=bool(sampling.stop_strings),
-        logprobs=0,  # that of the token drawn, and no other
+        logprobs=None if streamed else 0,  # that of the token drawn, and no other
         flat_logprobs=True,
-        output_kind=RequestOutputKind.FINAL_ONLY,
+        output_kind=RequestOutputKind.CUMULATIVE if streamed else RequestOutputKind.FINAL_ONLY,
         skip_clone=True,
     )
 

@@ -5,13 +5,13 @@ import time
 import numpy as np
 import pytest
 import torch
+from ranks import read_policy_tensors
 from small_cluster import LORA, NEEDS_CLUSTER, close_enough, cluster_recipe, local_backend, ragged_batch, running
 from vllm_tiny import assert_sampled_from, long_request, requests, same_rollouts, tied_model
 
 from dapo_cli.backend.arrivals import StaleWeights
 from dapo_cli.policy.batch import microbatch_bounds
 from dapo_cli.policy.partition import shares
-from dapo_cli.policy.sharded_checkpoint import read_policy_tensors
 
 pytestmark = NEEDS_CLUSTER
 

@@ -11,9 +11,9 @@ from transformers import AutoModelForCausalLM
 from dapo_cli.errors import UsageError, VerificationError
 from dapo_cli.export import adapter
 from dapo_cli.export.adapter import export_adapter
-from dapo_cli.export.huggingface import probe_logprobs
-from dapo_cli.export.policy_folder import convert_checkpoint, load_policy
-from dapo_cli.export.trained_weights import load_adapted
+from dapo_cli.export.comparison import probe_logprobs
+from dapo_cli.export.policy_folder import load_policy
+from dapo_cli.export.trained_weights import load_adapted, policy_tensors
 from dapo_cli.policy.lora import add_adapters, trained_tensors
 from dapo_cli.policy.sharded_checkpoint import save_sharded
 from dapo_cli.recipe.dump import to_yaml
@@ -75,12 +75,23 @@ def test_a_sharded_checkpoint_of_adapters_is_the_same(trained):
     assert all(torch.equal(found[name], tensor) for name, tensor in expected.items())
 
 
-def test_the_converted_folder_holds_the_merged_policy(trained, tmp_path):
-    run, checkpoint, policy = trained
-    folder = convert_checkpoint(run.path, checkpoint, tmp_path / "out", "float32", {"step": 3})
-    loaded = AutoModelForCausalLM.from_pretrained(folder, dtype="auto", attn_implementation="eager")
-    assert (probe_logprobs(loaded) - probe_logprobs(policy)).abs().max() < 1e-5
-    assert not [name for name in load_file(folder / "model.safetensors") if "lora" in name or "base_layer" in name]
+def test_the_tensors_read_one_by_one_are_the_merged_policy(trained):
+    run, checkpoint, _ = trained
+    expected = load_policy(run.path, checkpoint)[0].state_dict()
+    found = policy_tensors(run, checkpoint)
+    assert {*expected} - {*found} <= {"lm_head.weight"}  # tied
+    assert {name: tensor.shape for name, tensor in found.items()} == {n: tuple(expected[n].shape) for n in found}
+    for name, tensor in found.items():
+        torch.testing.assert_close(tensor.read(), expected[name], rtol=0, atol=1e-7)
+
+
+def test_a_base_model_without_an_adapted_layer_is_refused(trained):
+    run, checkpoint, _ = trained
+    state = load_file(checkpoint / "model.safetensors")
+    renamed = {name.replace("layers.1", "layers.7"): tensor for name, tensor in state.items()}
+    save_file(renamed, checkpoint / "model.safetensors")
+    with pytest.raises(VerificationError, match=r"no model\.layers\.7\.\S+\.weight, which the adapters"):
+        policy_tensors(run, checkpoint)
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])

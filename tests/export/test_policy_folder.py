@@ -5,10 +5,9 @@ import pytest
 import torch
 from safetensors.torch import save_file, save_model
 from tiny import tiny_recipe
-from transformers import AutoModelForCausalLM
 
 from dapo_cli.errors import DapoError, VerificationError
-from dapo_cli.export.policy_folder import convert_checkpoint, load_policy, weights_hash
+from dapo_cli.export.policy_folder import load_policy, weights_hash
 from dapo_cli.policy.sharded_checkpoint import save_sharded
 from dapo_cli.recipe.dump import to_yaml
 
@@ -108,15 +107,6 @@ def test_a_sharded_checkpoint_is_the_same_model(run):
     loaded, _ = load_policy(run_dir, checkpoint)
     assert all(torch.equal(loaded.state_dict()[name], tensor) for name, tensor in model.state_dict().items())
     assert loaded.lm_head.weight.shape == model.lm_head.weight.shape
-
-
-def test_convert_exports_the_checkpoints_weights(run, tmp_path):
-    run_dir, checkpoint, model = run
-    folder = convert_checkpoint(run_dir, checkpoint, tmp_path / "out", "bfloat16", {"step": 3})
-    loaded = AutoModelForCausalLM.from_pretrained(folder, dtype="auto")
-    assert torch.equal(loaded.lm_head.weight, model.lm_head.weight.to(torch.bfloat16))
-    assert loaded.generation_config.repetition_penalty == 1.1
-    assert "- step: 3" in (folder / "README.md").read_text()
 
 
 def test_the_weights_hash_follows_the_weights_not_the_place(run, tmp_path):

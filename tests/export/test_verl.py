@@ -55,7 +55,8 @@ def test_the_folder_says_what_it_is(verl_root, tokenizer, tmp_path):
     assert "Trained with" not in card
     assert "- step: 7" in card
     manifest = json.loads((folder / "dapo_manifest.json").read_text())
-    assert manifest["verification"] == {"mode": "full", "tensors": 26, "equal": True}
+    checked = manifest["verification"]
+    assert (checked["mode"], checked["tensors"], checked["equal"], checked["logprobs"]) == ("full", 26, True, "equal")
     assert manifest["step"] == 7
     assert manifest["files_bytes"]["model.safetensors"] == (folder / "model.safetensors").stat().st_size
     assert any("2 replicas of 2 parts each; the first is read" in note for note in notes)
@@ -173,7 +174,7 @@ def test_values_that_are_not_finite_are_refused(verl_copy, tmp_path, value):
     state["model.norm.weight"] = state["model.norm.weight"].clone()
     state["model.norm.weight"][3] = value
     torch.save(state, file)
-    with pytest.raises(VerificationError, match=r"not finite in torch\.float16: model\.norm\.weight"):
+    with pytest.raises(VerificationError, match=r"not finite in float16: model\.norm\.weight"):
         convert(folder, tmp_path, "float16")
     assert left_over(tmp_path) == []
 
@@ -267,8 +268,8 @@ def test_an_existing_folder_is_not_touched(verl_root, tmp_path):
     [
         ({"foreign": "nemo"}, "--from: must be verl, got 'nemo'"),
         ({"foreign": "verl", "adapter": True}, "--adapter is for runs of ours"),
-        ({"lora_alpha": 3.0}, "are for --from verl"),
-        ({"verify": "full"}, "are for --from verl"),
+        ({"lora_alpha": 3.0}, "--lora-alpha is for --from verl"),
+        ({"verify": "full", "adapter": True}, "--verify is for whole models"),
         ({"foreign": "verl", "verify": "some"}, "--verify: must be one of tensors, full, got 'some'"),
         ({"foreign": "verl", "lora_alpha": 3.0}, "--lora-alpha: there are no adapters"),
         ({"foreign": "verl", "dtype": "int8"}, "--dtype: must be one of"),

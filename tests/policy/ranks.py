@@ -104,6 +104,11 @@ def weights(policy: Any) -> dict[str, torch.Tensor]:
     return {name: tensor.clone() for name, tensor in policy_weights(policy, torch.float32)}
 
 
+def read_policy_tensors(folder: Path) -> dict[str, torch.Tensor]:
+    """The trained weights of a sharded checkpoint by name, whole."""
+    return {name: read() for name, (_, read) in sharded_checkpoint.open_policy_tensors(folder).items()}
+
+
 def trained(policy: Any) -> dict[str, torch.Tensor]:
     """Copies of the trained parameters, whole."""
     return {name: whole(each.detach()).clone() for name, each in policy.named_parameters() if each.requires_grad}

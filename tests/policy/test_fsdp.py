@@ -12,6 +12,7 @@ from ranks import (
     give_adapters_an_effect,
     gradient,
     gradients_of_everything,
+    read_policy_tensors,
     recipe_of,
     start,
     state,
@@ -28,7 +29,7 @@ from dapo_cli.policy.fsdp import decoder_layers, make_mesh
 from dapo_cli.policy.lora import add_adapters
 from dapo_cli.policy.model import load_model
 from dapo_cli.policy.partition import deal, shares
-from dapo_cli.policy.sharded_checkpoint import load_sharded, read_policy_tensors
+from dapo_cli.policy.sharded_checkpoint import load_sharded
 from dapo_cli.policy.update import accumulate_gradients, make_optimizer, update
 from dapo_cli.recipe.schema import Lora
 

@@ -5,14 +5,14 @@ import threading
 
 import pytest
 import torch
-from ranks import CPU, batch_of, one_rank, recipe_of, state
+from ranks import CPU, batch_of, one_rank, read_policy_tensors, recipe_of, state
 from tiny import tiny_policy
 from torch.distributed.checkpoint.filesystem import FileSystemWriter
 
 from dapo_cli.errors import DapoError
 from dapo_cli.policy import fsdp
 from dapo_cli.policy.partition import shares
-from dapo_cli.policy.sharded_checkpoint import load_sharded, read_policy_tensors, save_sharded, start_saving
+from dapo_cli.policy.sharded_checkpoint import load_sharded, save_sharded, start_saving
 from dapo_cli.policy.sharded_load import load_sharded_policy
 from dapo_cli.policy.update import make_optimizer, update
 
