@@ -10,7 +10,7 @@ from typing import Any
 
 from dapo_cli.errors import UsageError
 from dapo_cli.recipe.origins import Origin, PlacedProblem, shown, usage_error
-from dapo_cli.recipe.packaged import find_recipe, packaged_note
+from dapo_cli.recipe.packaged import find_recipe
 from dapo_cli.recipe.positions import Document, KeyPath, parse_yaml
 from dapo_cli.recipe.schema import Recipe
 
@@ -46,14 +46,9 @@ def file_layers(path: Path) -> list[Layer]:
         UsageError: an unreadable or empty file, invalid YAML, or an `extends` that leads nowhere or back to itself.
     """
     chain = [_read(path)]
-    notes: list[str] = []
     while (reference := chain[-1].document.value.get("extends")) is not None:
-        parent, note = _parent(chain, reference)
-        chain.append(parent)
-        notes.extend(note)
-    layers = [_file_layer(file, number) for number, file in enumerate(reversed(chain), start=1)]
-    layers[-1].notes.extend(notes)
-    return layers
+        chain.append(_parent(chain, reference))
+    return [_file_layer(file, number) for number, file in enumerate(reversed(chain), start=1)]
 
 
 def _read(path: Path) -> _File:
@@ -73,20 +68,20 @@ def _read(path: Path) -> _File:
     return _File(path, source, document)
 
 
-def _parent(chain: list[_File], reference: Any) -> tuple[_File, list[str]]:
-    """The file that the last of `chain` extends, and a note if it is a packaged one found by name."""
+def _parent(chain: list[_File], reference: Any) -> _File:
+    """The file that the last of `chain` extends."""
     child = chain[-1]
     if not isinstance(reference, str) or not reference:
         raise child.error("extends", f"expected the path or packaged name of one recipe, got {kind_of(reference)}")
     try:
-        path, packaged = find_recipe(reference, child.path.parent)
+        path, _ = find_recipe(reference, child.path.parent)
     except UsageError as error:
         raise child.error("extends", error.message, error.hint) from error
     visited = [file.path.resolve() for file in chain]
     if path.resolve() in visited:
         names = [file.source for file in chain[visited.index(path.resolve()) :]]
         raise child.error("extends", f"a recipe cannot extend itself: {' -> '.join([*names, shown(path)])}")
-    return _read(path), [packaged_note(f"{child.source} extends {reference}", path)] if packaged else []
+    return _read(path)
 
 
 def _file_layer(file: _File, number: int) -> Layer:

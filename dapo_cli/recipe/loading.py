@@ -13,7 +13,7 @@ from dapo_cli.recipe.ignored import ignored_problems
 from dapo_cli.recipe.keys import leaf_values
 from dapo_cli.recipe.layers import file_layers, merge, override_layer
 from dapo_cli.recipe.origins import DEFAULT, Origin, PlacedProblem, shown, usage_error
-from dapo_cli.recipe.packaged import find_recipe, packaged_note
+from dapo_cli.recipe.packaged import find_recipe
 from dapo_cli.recipe.schema import Recipe
 from dapo_cli.recipe.validation import validate
 
@@ -59,14 +59,13 @@ def load_recipe(reference: str | Path, overrides: Sequence[str] = ()) -> LoadedR
     contradictions = [*combination_problems(recipe), *ignored_problems(recipe, stated)]
     if contradictions:
         raise usage_error(_placed(problem, stated, file) for problem in contradictions)
-    notes = [packaged_note(reference, path)] if packaged else []
     return LoadedRecipe(
         recipe=recipe,
         name=path.stem,
         path=path,
         packaged=packaged,
         origins={key: stated.get(key, DEFAULT) for key in leaf_values(recipe)},
-        notes=(*notes, *merged.notes, *schedule_notes(recipe)),
+        notes=(*merged.notes, *schedule_notes(recipe)),
     )
 
 

@@ -7,7 +7,6 @@ import os
 from pathlib import Path
 
 from dapo_cli.errors import UsageError
-from dapo_cli.recipe.origins import shown
 from dapo_cli.resources import resource_folder
 
 YAML_SUFFIXES = (".yaml", ".yml")
@@ -51,8 +50,3 @@ def _not_found(text: str, names: list[str]) -> str:
     close = difflib.get_close_matches(bare, known, n=1, cutoff=0.5)
     suggestion = f"; did you mean {known[close[0]]}?" if close else ""
     return f"no such file{suggestion}" if is_path else f"neither a file nor a packaged recipe{suggestion}"
-
-
-def packaged_note(reference: str | Path, path: Path) -> str:
-    """What is said when a name was resolved to a packaged recipe."""
-    return f"{reference}: not a file, took the packaged recipe {shown(path)}"

@@ -1,3 +1,5 @@
+import dataclasses
+
 """What `dapo check` shows."""
 
 import io
@@ -45,9 +47,8 @@ def test_the_processes_of_a_cluster_follow():
     assert any(line[:3] == ["vLLM", "replicas", "32"] for line in lines)
 
 
-def test_notes_are_shown_first(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    loaded = load_recipe("demo")
+def test_notes_are_shown_first():
+    loaded = dataclasses.replace(load_recipe("demo"), notes=("something to know",))
     assert rendered(loaded, 400).splitlines()[0].rstrip() == f"note: {loaded.notes[0]}"
 
 
