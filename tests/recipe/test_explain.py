@@ -1,7 +1,6 @@
-import dataclasses
-
 """What `dapo check` shows."""
 
+import dataclasses
 import io
 import json
 
