@@ -226,7 +226,7 @@ class Endpoint:
     def _refusal(self, error: Refused, what: str) -> UsageError:
         """One line for what the server refuses, with its own words."""
         if error.status in (401, 403):
-            return UsageError(f"{self.url}: {error}", hint="--api-key-variable names the variable that holds the key")
+            return UsageError(f"{self.url}: {error}", hint="dapo eval sends the key in OPENAI_API_KEY, if it is set")
         if error.status == 404:
             hint = "is the URL that of an API like OpenAI's, as http://host:8000/v1? Which models it serves: "
             return UsageError(f"{self.url}: {what}: {error}", hint=hint + self._models_now())

@@ -21,6 +21,7 @@ from dapo_cli.policy.forward import autocast
 from dapo_cli.rollout.cache import GrowingCache, prompt_mask
 from dapo_cli.rollout.response_text import response_text
 from dapo_cli.rollout.sampling import UniformStreams, check_sampling, next_tokens
+from dapo_cli.rollout.streaming import OnTokens
 from dapo_cli.types import FinishReason, Rollout, RolloutGroup, RolloutRequest, Sampling
 
 
@@ -36,6 +37,7 @@ class HFEngine:
         self._queued: deque[RolloutRequest] = deque()
         self._finished: dict[int, RolloutGroup] = {}
         self._submitted = 0
+        self._on_tokens: OnTokens | None = None
 
     def generate(self, requests: Sequence[RolloutRequest]) -> Iterator[RolloutGroup]:
         """Queue `requests` now; sample them, with whatever else is queued, when the first group is asked for."""
@@ -45,6 +47,27 @@ class HFEngine:
         self._submitted += len(requests)
         self._queued.extend(requests)
         return self._collect(tickets)
+
+    def stream(self, requests: Sequence[RolloutRequest], on_tokens: OnTokens) -> None:
+        """Sample `requests` now, the same tokens as `generate` gives; `on_tokens` hears of each as it is drawn.
+
+        What `on_tokens` raises ends the sampling.
+
+        Raises:
+            RuntimeError: groups of an earlier `generate` have not been taken.
+        """
+        if self._queued or self._finished:
+            raise RuntimeError("cannot stream while groups are waiting to be sampled or taken")
+        self._on_tokens = on_tokens
+        try:
+            for _ in self.generate(requests):
+                pass
+        finally:
+            self._on_tokens = None
+            # What an interruption left must not be taken up by the next call.
+            self._submitted -= len(self._queued)
+            self._queued.clear()
+            self._finished.clear()
 
     def _collect(self, tickets: range) -> Iterator[RolloutGroup]:
         for ticket in tickets:
@@ -85,7 +108,10 @@ class HFEngine:
         with autocast(next(self.policy.parameters()).device, self.dtype):
             decoding = _Decoding(self.policy, batch)
             for position in range(batch[0].sampling.max_response_tokens):
-                if not decoding.step(position, find_stop):
+                more = decoding.step(position, find_stop)
+                if self._on_tokens is not None:
+                    decoding.tell(position, batch, self._on_tokens)
+                if not more:
                     break
         self.policy.train(was_training)
         rollouts = iter(self._rollouts(decoding, batch[0].sampling))
@@ -191,6 +217,15 @@ class _Decoding:
         positions = (self._prompt_lengths + position)[:, None]
         self._logits = self._forward(drawn[:, None], positions, self._visible[:, None, None, :end])
         return True
+
+    def tell(self, position: int, batch: list[RolloutRequest], on_tokens: OnTokens) -> None:
+        """Tell of the tokens drawn at `position`."""
+        rows = [(request.index, seed) for request in batch for seed in request.seeds]
+        at_limit = position + 1 == self._sampling.max_response_tokens
+        for row in np.flatnonzero(self.lengths == position + 1):
+            reason: FinishReason | None = "stop" if self.stopped[row] else "length" if at_limit else None
+            index, seed = rows[row]
+            on_tokens(index, seed, [int(self.tokens[row, position])], reason)
 
     def _drop_ended_rows(self, drawn: Tensor) -> Tensor:
         """Compact the cache once a quarter of its rows have ended; copying more often costs more than it saves."""

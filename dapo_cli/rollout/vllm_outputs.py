@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -9,6 +10,7 @@ import numpy.typing as npt
 
 from dapo_cli.errors import DapoError
 from dapo_cli.rollout.response_text import response_text
+from dapo_cli.rollout.streaming import OnTokens
 from dapo_cli.types import FinishReason, Rollout, RolloutGroup, RolloutRequest, Sampling
 
 
@@ -64,6 +66,20 @@ def _finish_reason(output: Any) -> FinishReason:
     raise DapoError(
         f"vLLM: a rollout was given up after {len(output.token_ids)} tokens: finish reason {output.finish_reason!r}"
     )
+
+
+def hearing(index: int, seed: int, on_tokens: OnTokens) -> Callable[[Any], None]:
+    """What takes the growing `RequestOutput`s of one response and tells `on_tokens` of the tokens that are new."""
+    told = 0
+
+    def hear(output: Any) -> None:
+        nonlocal told
+        completion = output.outputs[0]
+        new = list(completion.token_ids[told:])
+        told += len(new)
+        on_tokens(index, seed, new, _finish_reason(completion) if output.finished else None)
+
+    return hear
 
 
 def prompt_logprobs(output: Any, sequence: npt.NDArray[np.int32]) -> npt.NDArray[np.float32]:
