@@ -180,6 +180,37 @@ def convert(
     typer.echo(f"next: dapo {conversion.following(folder)}")
 
 
+@app.command()
+def checkpoints(
+    run: Annotated[str, typer.Argument(metavar="RUN", help="A run directory.")],
+    hashes: Annotated[bool, typer.Option("--hashes", help="Compare the content of every file too.")] = False,
+    json: Annotated[bool, typer.Option("--json", help="Print one JSON object, for scripts.")] = False,
+) -> None:
+    """List the checkpoints of a run: step, size, score, complete or not."""
+    from dataclasses import asdict
+
+    from dapo_cli.run.checkpoint_list import checkpoint_table, human_size, list_checkpoints
+    from dapo_cli.run.directory import RunDirectory
+
+    listed = list_checkpoints(RunDirectory.open(Path(run)), check_hashes=hashes)
+    compared = "sizes and hashes" if hashes else "sizes"
+    if json:
+        from json import dumps
+
+        typer.echo(dumps({"compared": compared, "checkpoints": [asdict(each) for each in listed]}, indent=2))
+        return
+    from rich.console import Console
+
+    if listed:
+        Console().print(checkpoint_table(listed))
+    total = human_size(sum(each.size_bytes for each in listed))
+    metrics = sorted({each.metric[0] for each in listed if each.metric is not None})
+    score = f"; score is {', '.join(metrics)}" if metrics else ""
+    typer.echo(f"{run}: {len(listed)} checkpoints, {total}; {compared} compared{score}")
+    if any(each.trouble is None for each in listed):
+        typer.echo(f"next: dapo convert {shlex.quote(run)} --out DIR")
+
+
 def main() -> None:
     """Run the command line; a user's mistake ends with one message and its exit code, never with a traceback."""
     from dapo_cli.errors import DapoError

@@ -22,6 +22,7 @@ from dapo_cli.rollout.prompts import describe_prompt
 from dapo_cli.run import directory
 from dapo_cli.run.console import Console
 from dapo_cli.run.directory import RunDirectory
+from dapo_cli.run.disk import check_room
 from dapo_cli.run.files import Note
 from dapo_cli.run.opening import (
     Start,
@@ -93,6 +94,7 @@ def _start(loaded: LoadedRecipe, reference: str, start: Start, note: Note) -> Fi
         backend.sync_weights(point.state.step)
         if point.resuming:
             return _run(workload, (backend, stream), reopen_run(recipe, start, point, note), point)
+        check_room(start.run_dir, backend.trained_parameters, recipe.checkpoint, note)
         run = create_run(workload, resolved, start, prompt, note)
         with run.lock(note):
             take_over(run, point, note)

@@ -21,6 +21,8 @@ from dapo_cli.trainer import Diverged, NothingToLearn, TrainState, train
 class RecordingBackend(ScriptedGenerator):
     """Writes down every call; its policy is a counter of updates."""
 
+    trained_parameters = 10
+
     def __init__(self, right=lambda index: 2):
         super().__init__(right)
         self.calls = []

@@ -16,6 +16,11 @@ from dapo_cli.types import RolloutGroup, RolloutRequest
 class Backend(Protocol):
     """Policy and engine, wherever they run. Exchanges `types.py` objects and CPU arrays only."""
 
+    @property
+    def trained_parameters(self) -> int:
+        """How many parameters are trained, over all ranks."""
+        ...
+
     def describe(self) -> str:
         """Where it runs, in words."""
         ...

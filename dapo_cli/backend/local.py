@@ -55,6 +55,11 @@ class LocalBackend:
             limit = recipe.rollout.max_concurrent_rollouts
             self.engine = HFEngine(self.policy, tokenizer, recipe.model.dtype, limit)
 
+    @property
+    def trained_parameters(self) -> int:
+        """How many parameters are trained."""
+        return sum(tensor.numel() for tensor in trained_tensors(self.policy).values())
+
     def describe(self) -> str:
         """Where it runs, in words."""
         trained = trainable_summary(self.policy)

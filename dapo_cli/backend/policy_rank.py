@@ -81,7 +81,12 @@ class PolicyRank:
         self.optimizer = make_optimizer(self.policy, recipe.train)
         parameters = sum(parameter.numel() for parameter in self.policy.parameters())
         threads = set_threads(recipe.backend, parameters, num_ranks)
-        return {"threads": threads, "summary": lora.trainable_summary(self.policy)}
+        trained = sum(parameter.numel() for parameter in self.policy.parameters() if parameter.requires_grad)
+        return {
+            "threads": threads,
+            "summary": lora.trainable_summary(self.policy),
+            "trained_parameters": trained,
+        }
 
     def connect(self, engines: Sequence[Any]) -> None:
         """Get ready to send weights to `engines`, the actors of the vLLM replicas."""

@@ -77,6 +77,11 @@ class RayBackend:
     def _call_all(self, method: str, *arguments: Any) -> list[Any]:
         return self._call(method, [arguments] * len(self._ranks))
 
+    @property
+    def trained_parameters(self) -> int:
+        """How many parameters are trained, over all ranks."""
+        return int(self._told["trained_parameters"])
+
     def describe(self) -> str:
         """Where it runs, in words."""
         backend, shape = self.recipe.backend, self.shape

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from math import lcm
 
 from dapo_cli.recipe.cluster_rules import CLUSTER_RULES, idle_parts
 from dapo_cli.recipe.contradiction import Problem, Rule
@@ -178,6 +179,20 @@ def _emulated_partition(recipe: Recipe) -> Iterator[Problem]:
         )
 
 
+def _best_checkpoints(recipe: Recipe) -> Iterator[Problem]:
+    """Whether a checkpoint before the last has the metric by which the best are kept."""
+    checkpoint, every = recipe.checkpoint, recipe.eval.every
+    by_evaluation = checkpoint.best_metric is None or checkpoint.best_metric.startswith("eval/")
+    if checkpoint.keep_best == 0 or not by_evaluation:
+        return
+    if every is None or lcm(every, checkpoint.every) >= recipe.train.steps:
+        yield Problem(
+            ("checkpoint.keep_best", "eval.every", "checkpoint.every", "train.steps"),
+            "no checkpoint before the last is of a step with an evaluation, so none can be called the best",
+            f"use a multiple of {checkpoint.every} for eval.every, below {recipe.train.steps}, or the reverse",
+        )
+
+
 RULES: tuple[Rule, ...] = (
     *CLUSTER_RULES,
     *DATASET_RULES,
@@ -194,6 +209,7 @@ RULES: tuple[Rule, ...] = (
     _minibatches,
     _longest_sequence,
     _emulated_partition,
+    _best_checkpoints,
 )
 
 

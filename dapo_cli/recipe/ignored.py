@@ -136,6 +136,20 @@ IGNORED = (
         "remove it, or use rollout.engine: vllm",
     ),
     Ignored(
+        ("checkpoint.keep_best",),
+        "checkpoint.keep_last",
+        lambda recipe: recipe.checkpoint.keep_last == "all" and recipe.checkpoint.keep_best > 0,
+        "keep_last: all keeps every checkpoint",
+        "remove it, or give keep_last a number",
+    ),
+    Ignored(
+        ("checkpoint.best_metric",),
+        "checkpoint.keep_best",
+        lambda recipe: recipe.checkpoint.keep_best == 0,
+        "keep_best: 0 keeps no checkpoint for its metric",
+        "remove it, or give keep_best a number",
+    ),
+    Ignored(
         ("tracking.sampled_groups",),
         "tracking.rollouts",
         lambda recipe: recipe.tracking.rollouts != "sample",

@@ -53,6 +53,12 @@ class Checkpoint(Section):
         default=20, description="Steps between checkpoints; one is also written at the end and on stop."
     )
     keep_last: PositiveInt | Literal["all"] = Field(default=2, description="Newest checkpoints kept.")
+    keep_best: NonNegativeInt = Field(
+        default=0, description="Checkpoints with the highest best_metric kept besides keep_last."
+    )
+    best_metric: str | None = Field(
+        default=None, description="A key of metrics.jsonl, higher is better; null: the evaluation's avg@n."
+    )
     asynchronous: bool = Field(
         default=False, description="Write in the background while training goes on; costs a copy in host memory."
     )

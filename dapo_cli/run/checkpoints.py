@@ -11,7 +11,7 @@ import json
 import os
 import re
 import shutil
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,7 +20,7 @@ from typing import Any, Literal
 from dapo_cli.errors import DapoError, UsageError
 from dapo_cli.run.directory import RunDirectory
 from dapo_cli.run.files import Note, print_note, sync_folder
-from dapo_cli.run.integrity import MANIFEST_FILE, find_damage, require_plain, seal
+from dapo_cli.run.integrity import MANIFEST_FILE, Metric, find_damage, require_plain, seal, sealed_metric
 
 STATE_FILE = "state.json"
 
@@ -43,21 +43,30 @@ Write = Callable[[Path], Callable[[], None] | None]
 """Puts a backend's files into a folder; what it returns waits until they are written, None: they are."""
 
 
+@dataclass(frozen=True, slots=True)
+class Keep:
+    """Which checkpoints stay when one has been added."""
+
+    last: int | Literal["all"]
+    best: int = 0
+    """So many with the highest metric stay besides; ties go to the later one."""
+
+
 def save_checkpoint(
-    run: RunDirectory, step: int, write: Write, state: Mapping[str, Any], keep_last: int | Literal["all"]
+    run: RunDirectory, step: int, write: Write, state: Mapping[str, Any], keep: Keep, metric: Metric | None = None
 ) -> Checkpoint:
     """`begin_checkpoint`, and wait for its end."""
-    return begin_checkpoint(run, step, write, state, keep_last)()
+    return begin_checkpoint(run, step, write, state, keep, metric)()
 
 
 def begin_checkpoint(
-    run: RunDirectory, step: int, write: Write, state: Mapping[str, Any], keep_last: int | Literal["all"]
+    run: RunDirectory, step: int, write: Write, state: Mapping[str, Any], keep: Keep, metric: Metric | None = None
 ) -> Callable[[], Checkpoint]:
     """Begin to save `checkpoints/step_<step>`; the function returned completes it, from whatever thread it is called.
 
-    It seals the folder, renames it into place and removes all but the newest `keep_last`. The caller holds the run's
-    lock and begins no other checkpoint meanwhile. `state` holds JSON values only. Killed at any moment, the
-    checkpoints saved before are still found and none looks complete that is not.
+    It seals the folder with `metric`, renames it into place and removes those that `keep` does not name. The caller
+    holds the run's lock and begins no other checkpoint meanwhile. `state` holds JSON values only. Killed at any moment,
+    the checkpoints saved before are still found and none looks complete that is not.
 
     Raises:
         TypeError: `state` holds something that JSON would change; names where.
@@ -78,10 +87,9 @@ def begin_checkpoint(
             if wait is not None:
                 wait()
             (partial / STATE_FILE).write_text(text, encoding="utf-8")
-            seal(partial, step)
+            seal(partial, step, metric)
             _move_in(partial, final)
-        if keep_last != "all":
-            _rotate(run.checkpoints, step, keep_last)
+        _rotate(run.checkpoints, step, keep)
         return Checkpoint(step, final, json.loads(text))
 
     return finish
@@ -104,10 +112,8 @@ def _removed_on_failure(partial: Path, final: Path) -> Iterator[None]:
 
 def newest_complete(run: RunDirectory, note: Note = print_note) -> Checkpoint | None:
     """The newest checkpoint whose sizes and hashes are right; says why a newer one was skipped."""
-    if run.checkpoints.is_dir():
-        for entry in sorted(run.checkpoints.iterdir()):
-            if _PARTIAL.fullmatch(entry.name):
-                note(f"{entry}: skipped: a save that did not finish")
+    for entry, _ in unfinished(run.checkpoints) if run.checkpoints.is_dir() else []:
+        note(f"{entry}: skipped: a save that did not finish")
     found = saved_steps(run)
     for step in sorted(found, reverse=True):
         reason = find_damage(found[step], step, check_hashes=True)
@@ -170,6 +176,12 @@ def saved_steps(run: RunDirectory) -> dict[int, Path]:
     return asides | finals
 
 
+def unfinished(checkpoints: Path) -> list[tuple[Path, int]]:
+    """What saves that were killed left, with the step each was of."""
+    matches = [(entry, _PARTIAL.fullmatch(entry.name)) for entry in sorted(checkpoints.iterdir())]
+    return [(entry, int(match[1])) for entry, match in matches if match]
+
+
 def _read(folder: Path, step: int) -> Checkpoint:
     return Checkpoint(step, folder, json.loads((folder / STATE_FILE).read_text(encoding="utf-8")))
 
@@ -194,16 +206,24 @@ def _clear_leftovers(checkpoints: Path) -> None:
             shutil.rmtree(entry)
 
 
-def _rotate(checkpoints: Path, newest: int, keep_last: int) -> None:
-    """Remove what is older than the newest `keep_last` complete checkpoints up to step `newest`.
+def _rotate(checkpoints: Path, newest: int, keep: Keep) -> None:
+    """Remove what `keep` does not name among the checkpoints up to step `newest`; damaged ones are never kept.
 
     Later ones stay: the run went on from before them because they were damaged, and replaces them when it gets there.
     """
+    if keep.last == "all":
+        return
     finals = (_FINAL.fullmatch(entry.name) for entry in checkpoints.iterdir())
     steps = sorted((int(match[1]) for match in finals if match and int(match[1]) <= newest), reverse=True)
     complete = [s for s in steps if find_damage(checkpoints / f"step_{s}", s, check_hashes=False) is None]
-    kept = set(complete[:keep_last])
+    kept = {*complete[: keep.last], *best_steps(checkpoints, complete, keep.best)}
     for step in set(steps) - kept:
         # Without its manifest a half-removed checkpoint cannot be taken for a complete one.
         (checkpoints / f"step_{step}" / MANIFEST_FILE).unlink(missing_ok=True)
         shutil.rmtree(checkpoints / f"step_{step}")
+
+
+def best_steps(checkpoints: Path, steps: Sequence[int], count: int) -> list[int]:
+    """The `count` of `steps` with the highest metric, the best first; those without one are left out."""
+    worth = {step: metric[1] for step in steps if (metric := sealed_metric(checkpoints / f"step_{step}")) is not None}
+    return sorted(worth, key=lambda step: (worth[step], step), reverse=True)[:count]

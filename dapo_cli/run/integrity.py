@@ -6,14 +6,21 @@ import hashlib
 import json
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from dapo_cli.run.files import sync_file, sync_folder
 
 MANIFEST_FILE = "manifest.json"
 
 
-def seal(folder: Path, step: int) -> None:
+Metric = tuple[str, float]
+"""The name of a metric, and its value at a checkpoint's step."""
+
+
+def seal(folder: Path, step: int, metric: Metric | None = None) -> None:
     """Write the manifest of `folder` last, once everything it lists is on the disk.
+
+    `metric` is what the checkpoint is worth, by which the best are kept.
 
     Raises:
         OSError: a file cannot be read or synced.
@@ -27,9 +34,30 @@ def seal(folder: Path, step: int) -> None:
     manifest = folder / MANIFEST_FILE
     for path in paths:
         sync_file(path) if path.is_file() else sync_folder(path)
-    manifest.write_text(json.dumps({"step": step, "files": files}, indent=1) + "\n", encoding="utf-8")
+    content: dict[str, Any] = {"step": step, "files": files}
+    if metric is not None:
+        content["metric"] = {"name": metric[0], "value": metric[1]}
+    manifest.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
     sync_file(manifest)
     sync_folder(folder)
+
+
+def sealed_bytes(folder: Path) -> int | None:
+    """The size of all files that the manifest of `folder` lists; None without a readable one."""
+    try:
+        files = json.loads((folder / MANIFEST_FILE).read_text(encoding="utf-8"))["files"]
+        return sum(int(entry["size_bytes"]) for entry in files.values())
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        return None
+
+
+def sealed_metric(folder: Path) -> Metric | None:
+    """What the manifest of `folder` says the checkpoint is worth; None where it says nothing."""
+    try:
+        metric = json.loads((folder / MANIFEST_FILE).read_text(encoding="utf-8"))["metric"]
+        return str(metric["name"]), float(metric["value"])
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        return None
 
 
 def find_damage(folder: Path, step: int, *, check_hashes: bool) -> str | None:

@@ -13,15 +13,18 @@ from typing import TYPE_CHECKING, Any
 from dapo_cli.errors import DapoError
 from dapo_cli.evaluation.result import EvaluationResult
 from dapo_cli.recipe.schema import Recipe
-from dapo_cli.run.checkpoints import Checkpoint, begin_checkpoint
+from dapo_cli.run.checkpoints import Checkpoint, Keep, begin_checkpoint
 from dapo_cli.run.console import Console
 from dapo_cli.run.directory import RunDirectory
+from dapo_cli.run.disk import expected_bytes, refuse_full_disk
 from dapo_cli.run.files import Note, next_free
+from dapo_cli.run.integrity import Metric
 from dapo_cli.run.metrics import Metrics
 from dapo_cli.run.rollout_metrics import rollout_metrics
 from dapo_cli.run.samples import Decode, choose_groups, save_rollouts
 from dapo_cli.run.signals import StopSignals
 from dapo_cli.run.tracking import Tracker
+from dapo_cli.run.view import score_key
 from dapo_cli.types import RolloutGroup
 
 if TYPE_CHECKING:
@@ -122,12 +125,21 @@ class Recorder:
             return
         with self.stage("checkpoint"):
             self.finish_saving()
-            finish = begin_checkpoint(self.run, state.step, backend.save, content, self.recipe.checkpoint.keep_last)
+            refuse_full_disk(self.run.path, expected_bytes(self.run, backend.trained_parameters))
+            keep = Keep(self.recipe.checkpoint.keep_last, self.recipe.checkpoint.keep_best)
+            finish = begin_checkpoint(self.run, state.step, backend.save, content, keep, self._worth(state.step))
             if self.recipe.checkpoint.asynchronous:
                 self._saving = self._background.submit(finish)
             else:
                 finish()
         self._saved = content
+
+    def _worth(self, step: int) -> Metric | None:
+        """The metric by which the best checkpoints are kept, at `step`; None where it was not measured then."""
+        row = self._metrics.last
+        key = self.recipe.checkpoint.best_metric or score_key(row)
+        value = row.get(key) if key is not None and row.get("step") == step else None
+        return None if key is None or value is None else (key, float(value))
 
     def finish_saving(self) -> None:
         """Wait until a checkpoint that is written in the background is complete.

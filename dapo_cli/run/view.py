@@ -9,7 +9,7 @@ from typing import Any
 
 from rich.text import Text
 
-_HEADLINE = re.compile(r"eval/(?P<benchmark>[^/]+)/(?P<metric>avg@\d+)")
+_SCORE = re.compile(r"eval/[^/]+/avg@\d+")
 _BLOCKS = "▁▂▃▄▅▆▇█"
 _ASCII_BLOCKS = "_.-=+*%#"
 _BAR_COLUMNS = 24
@@ -81,11 +81,13 @@ def plain_line(row: Mapping[str, Any], total_steps: int) -> str:
 
 def headline(metrics: Mapping[str, Any]) -> str | None:
     """The avg@n of an evaluation, such as `heldout avg@4 0.325`; None where there is none."""
-    for key, value in metrics.items():
-        match = _HEADLINE.fullmatch(key)
-        if match and value is not None:
-            return f"{match['benchmark']} {match['metric']} {value:.3f}"
-    return None
+    key = score_key(metrics)
+    return None if key is None else f"{' '.join(key.split('/')[1:])} {metrics[key]:.3f}"
+
+
+def score_key(metrics: Mapping[str, Any]) -> str | None:
+    """The key of an evaluation's avg@n, such as `eval/heldout/avg@4`; None where there is none."""
+    return next((key for key, value in metrics.items() if value is not None and _SCORE.fullmatch(key)), None)
 
 
 def number(row: Mapping[str, Any], key: str, decimals: int = 3) -> str:

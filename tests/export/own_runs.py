@@ -18,7 +18,7 @@ from dapo_cli.policy.sharded_checkpoint import save_sharded
 from dapo_cli.policy.sharded_load import load_sharded_policy
 from dapo_cli.recipe.dump import to_yaml
 from dapo_cli.run.base_model import model_identity
-from dapo_cli.run.checkpoints import save_checkpoint
+from dapo_cli.run.checkpoints import Keep, save_checkpoint
 from dapo_cli.run.directory import RunDirectory
 
 LORA = {"rank": 2, "alpha": 6.0, "targets": ["q_proj", "down_proj"]}
@@ -53,7 +53,7 @@ def checkpoint_of(run: RunDirectory, policy: Any, step: int = 3) -> Path:
         else:
             save_file(trained, folder / "model.safetensors")
 
-    return save_checkpoint(run, step, write, {}, "all").path
+    return save_checkpoint(run, step, write, {}, Keep("all")).path
 
 
 def checkpoint_folder(run: RunDirectory, source: Path, only: tuple[str, ...] | None = None, step: int = 3) -> Path:
@@ -64,7 +64,7 @@ def checkpoint_folder(run: RunDirectory, source: Path, only: tuple[str, ...] | N
             if only is None or path.name in only:
                 (shutil.copytree if path.is_dir() else shutil.copyfile)(path, folder / path.name)
 
-    return save_checkpoint(run, step, write, {}, "all").path
+    return save_checkpoint(run, step, write, {}, Keep("all")).path
 
 
 def give_effect(policy: Any) -> None:

@@ -39,6 +39,8 @@ CASES = [
             ("timeout_seconds", 60),
         )
     ),
+    ("checkpoint.keep_best", "", "checkpoint: {keep_last: all, keep_best: 2, best_metric: reward/mean}\n"),
+    ("checkpoint.best_metric", "", "checkpoint: {best_metric: reward/mean}\n"),
     ("checkpoint.asynchronous", "", "checkpoint: {asynchronous: true}\n"),
     *(
         (f"rollout.{key}", "group_size: 8", f"group_size: 8\n  {key}: {value}")

@@ -10,7 +10,7 @@ import signal
 import sys
 from pathlib import Path
 
-from dapo_cli.run.checkpoints import newest_complete, save_checkpoint
+from dapo_cli.run.checkpoints import Keep, newest_complete, save_checkpoint
 from dapo_cli.run.directory import RunDirectory
 from dapo_cli.run.integrity import find_damage
 
@@ -36,7 +36,7 @@ def child(run, step, k):
                 os.kill(os.getpid(), signal.SIGKILL)
 
     sys.addaudithook(kill_at)
-    save_checkpoint(run, step, write("new"), {"version": "new"}, keep_last=2)
+    save_checkpoint(run, step, write("new"), {"version": "new"}, Keep(2))
     os._exit(0)
 
 
@@ -46,7 +46,7 @@ def main(folder, step):
         k += 1
         run = RunDirectory.create(folder / str(k), "", {})
         for old in (1, 2):
-            save_checkpoint(run, old, write("old"), {"version": "old"}, keep_last=2)
+            save_checkpoint(run, old, write("old"), {"version": "old"}, Keep(2))
         pid = os.fork()
         if pid == 0:
             child(run, step, k)
@@ -57,7 +57,7 @@ def main(folder, step):
         liars = [s for s in sealed if find_damage(run.checkpoints / f"step_{s}", s, check_hashes=True)]
         version = newest.state["version"] if newest else None
         weights = (newest.path / "model" / "weights.bin").read_bytes()[:3].decode() if newest else None
-        after = save_checkpoint(run, step, write("again"), {"version": "again"}, keep_last=2)
+        after = save_checkpoint(run, step, write("again"), {"version": "again"}, Keep(2))
         print(
             json.dumps(
                 {

@@ -20,6 +20,8 @@ from dapo_cli.trainer import TrainState
 class SlowBackend:
     """Its files are complete when `written` is set."""
 
+    trained_parameters = 10
+
     def __init__(self, error=None):
         self.written = threading.Event()
         self.error = error

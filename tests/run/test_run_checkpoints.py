@@ -7,6 +7,7 @@ import pytest
 
 from dapo_cli.errors import DapoError, UsageError
 from dapo_cli.run.checkpoints import (
+    Keep,
     find_checkpoint,
     newest_complete,
     parse_run_reference,
@@ -22,12 +23,13 @@ def run(tmp_path):
     return RunDirectory.create(tmp_path / "demo", "", {})
 
 
-def save(run, step, text="weights", keep_last="all", state=None):
+def save(run, step, text="weights", keep_last="all", state=None, best=0, score=None):
     def write(folder: Path):
         (folder / "model").mkdir()
         (folder / "model" / "a.safetensors").write_text(text)
 
-    return save_checkpoint(run, step, write, state or {"step": step}, keep_last)
+    metric = None if score is None else ("eval/heldout/avg@4", score)
+    return save_checkpoint(run, step, write, state or {"step": step}, Keep(keep_last, best), metric)
 
 
 def test_what_was_saved_is_found(run):
@@ -88,6 +90,23 @@ def test_rotation_keeps_the_newest_and_never_counts_damaged_ones(run):
     assert set(saved_steps(run)) == {5}
 
 
+def test_the_best_stay_besides_the_newest(run):
+    for step, score in ((1, 0.5), (2, 0.9), (3, 0.7), (4, None), (5, 0.9)):
+        save(run, step, keep_last=1, best=2, score=score)
+    assert set(saved_steps(run)) == {2, 5}
+    save(run, 6, keep_last=1, best=1, score=0.1)
+    assert set(saved_steps(run)) == {5, 6}  # of equals the later one
+    (run.checkpoints / "step_5" / "model" / "a.safetensors").unlink()
+    save(run, 7, keep_last=1, best=1, score=0.05)
+    assert set(saved_steps(run)) == {6, 7}  # a damaged one is never the best
+
+
+def test_a_checkpoint_without_the_metric_is_never_the_best(run):
+    for step in (1, 2, 3):
+        save(run, step, keep_last=1, best=2)
+    assert set(saved_steps(run)) == {3}
+
+
 def test_rotation_keeps_the_checkpoint_just_saved_before_later_ones(run):
     for step in (10, 60):
         save(run, step)
@@ -112,7 +131,7 @@ def test_a_save_that_fails_leaves_what_was_there(run, error):
 
     expected = DapoError if isinstance(error, OSError) else type(error)
     with pytest.raises(expected):
-        save_checkpoint(run, 2, write, {}, "all")
+        save_checkpoint(run, 2, write, {}, Keep("all"))
     assert [entry.name for entry in run.checkpoints.iterdir()] == ["step_1"]
     assert newest_complete(run).step == 1
 
