@@ -94,6 +94,16 @@ def wait_until(condition, seconds):
         time.sleep(0.02)
 
 
+@pytest.fixture
+def shared_memory():
+    """What a killed server cannot give back is removed, so that tests which count it see their own."""
+    before = set(Path("/dev/shm").iterdir())
+    yield
+    for path in set(Path("/dev/shm").iterdir()) - before:
+        path.unlink(missing_ok=True)
+
+
+@pytest.mark.usefixtures("shared_memory")
 def test_an_evaluation_outlives_its_server(tmp_path):
     model = write_model(tmp_path / "tiny")
     with socket.socket() as probe:
