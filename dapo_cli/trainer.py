@@ -94,7 +94,7 @@ def train_step(
         with recorder.stage("logprobs"):
             batch = build_batch(groups.kept, recipe)
             batch = batch.with_old_logprobs(backend.logprobs(batch))
-            recorder.add(mismatch_metrics(batch))
+            recorder.add(mismatch_metrics(batch) | advantage_metrics(batch))
         with recorder.stage("update"):
             for minibatch in batch.minibatches(recipe.train.prompts_per_minibatch):
                 update = backend.update(minibatch, learning_rate(recipe.train, step))
@@ -135,6 +135,16 @@ def report_exhaustion(recipe: Recipe, step: int, groups: StepGroups, recorder: R
     if recipe.dynamic_sampling.when_exhausted == "stop":
         raise NothingToLearn(found, hint="dynamic_sampling.when_exhausted: smaller_step trains on what was found")
     recorder.note(f"{found}; {'training on the smaller step' if groups.kept else 'no update in this step'}")
+
+
+def advantage_metrics(batch: Batch) -> dict[str, float]:
+    """Mean over response tokens, smallest and largest advantage of a batch."""
+    weights = batch.response_lengths / batch.response_lengths.sum()
+    return {
+        "advantage/mean": float((batch.advantages * weights).sum()),
+        "advantage/min": float(batch.advantages.min()),
+        "advantage/max": float(batch.advantages.max()),
+    }
 
 
 def mismatch_metrics(batch: Batch) -> dict[str, float]:

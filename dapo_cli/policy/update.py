@@ -39,39 +39,51 @@ def restore_optimizer(optimizer: torch.optim.Optimizer, state: dict[str, Any], t
 
 
 def accumulate_gradients(model: torch.nn.Module, share: Share, recipe: Recipe) -> dict[str, float]:
-    """Add the gradient of a share's loss to the parameters; returns loss, entropy, clip fractions and KL.
+    """Add the gradient of a share's loss to the parameters; returns loss, entropy, clip fractions, KL, and the mean and
+    largest probability of the tokens clipped high, where there are any.
 
     The loss is the sum over rollouts of weight times the sum over tokens of the clipped loss, so any split into
     micro-batches or over ranks gives the same gradient. Metrics other than the loss are means over the tokens in the
     loss. With several ranks each is of the whole minibatch and the same on every rank.
     """
     device = compute_device(model)
-    totals = torch.zeros(6, dtype=torch.float64, device=device)
+    totals = torch.zeros(7, dtype=torch.float64, device=device)
+    highest = torch.zeros(1, dtype=torch.float64, device=device)
     first, done = 0, 0
     for pack in packs(share.rows, recipe.train.tokens_per_microbatch):
         last = first + len(pack)
-        totals += _backward(model, pack, share.weights[first:last], recipe)
+        sums, largest = _backward(model, pack, share.weights[first:last], recipe)
+        totals += sums
+        highest = torch.maximum(highest, largest)
         first, done = last, done + 1
     for _ in range(share.num_microbatches - done):
         _backward(model, dummy_pack(), np.zeros(1), recipe)
     if share.ranks > 1:
         torch.distributed.all_reduce(totals)
-    values = totals.tolist()
+        torch.distributed.all_reduce(highest, torch.distributed.ReduceOp.MAX)
+    *values, clipped_probability = totals.tolist()
     names = ("entropy", "clip_fraction_low", "clip_fraction_high", "clip_fraction_dual", "kl_old_new")
     means = {f"update/{name}": value / share.num_loss_tokens for name, value in zip(names, values[1:], strict=True)}
-    return {"loss/policy": values[0], **means}
+    metrics = {"loss/policy": values[0], **means}
+    if (clipped_high := values[1 + names.index("clip_fraction_high")]) > 0:
+        metrics["update/clipped_high_probability_mean"] = clipped_probability / clipped_high
+        metrics["update/clipped_high_probability_max"] = float(highest)
+    return metrics
 
 
-def _backward(model: torch.nn.Module, pack: Batch, weights: npt.NDArray[np.float64], recipe: Recipe) -> Tensor:
-    loss, sums = _pack_loss(model, pack, weights, recipe)
+def _backward(
+    model: torch.nn.Module, pack: Batch, weights: npt.NDArray[np.float64], recipe: Recipe
+) -> tuple[Tensor, Tensor]:
+    loss, sums, highest = _pack_loss(model, pack, weights, recipe)
     loss.backward()  # type: ignore[no-untyped-call]
-    return sums
+    return sums, highest
 
 
 def _pack_loss(
     model: torch.nn.Module, pack: Batch, weights: npt.NDArray[np.float64], recipe: Recipe
-) -> tuple[Tensor, Tensor]:
-    """The pack's share of the loss, and [loss, entropy, clipped low, high, dual, old - new] summed, [6] float64."""
+) -> tuple[Tensor, Tensor, Tensor]:
+    """The pack's share of the loss; [loss, entropy, clipped low, high, dual, old - new, probability of those clipped
+    high] summed, [7] float64; and the largest probability of a token clipped high, [1] float64, 0 without one."""
     if pack.old_logprobs is None:
         raise ValueError("an update needs old_logprobs: call Batch.with_old_logprobs first")
     train = recipe.train
@@ -93,15 +105,18 @@ def _pack_loss(
     loss = (tokens.loss * per_token(weights)).sum()
     in_loss = per_token(pack.in_loss)
     with torch.no_grad():
+        clipped_probability = logprobs.exp() * tokens.clipped_high * in_loss
         columns = (
             entropy,
             tokens.clipped_low.float(),
             tokens.clipped_high.float(),
             tokens.clipped_dual.float(),
             old_logprobs - logprobs,
+            clipped_probability,
         )
         sums = torch.stack([loss.double(), *((column * in_loss).double().sum() for column in columns)])
-    return loss, sums
+        highest = clipped_probability.double().amax().reshape(1) if len(logprobs) else sums.new_zeros(1)
+    return loss, sums, highest
 
 
 def update(

@@ -98,6 +98,8 @@ class Metrics:
         row |= {"time/step": round(seconds, 6), "perf/peak_memory_bytes": peak_memory_bytes()}
         if row.get("rollout/response_tokens") and row.get("time/generate"):
             row["perf/generated_tokens_per_second"] = row["rollout/response_tokens"] / row["time/generate"]
+        if row.get("rollout/response_tokens") and seconds > 0:
+            row["perf/response_tokens_per_second"] = row["rollout/response_tokens"] / seconds
         row = ordered(self._strict(step, row))
         with self._path.open("a", encoding="utf-8") as file:
             file.write(json.dumps(row, allow_nan=False) + "\n")

@@ -20,7 +20,7 @@ from dapo_cli.run.disk import expected_bytes, refuse_full_disk
 from dapo_cli.run.files import Note, next_free
 from dapo_cli.run.integrity import Metric
 from dapo_cli.run.metrics import Metrics
-from dapo_cli.run.rollout_metrics import rollout_metrics
+from dapo_cli.run.rollout_metrics import rollout_metrics, version_lag
 from dapo_cli.run.samples import Decode, choose_groups, save_rollouts
 from dapo_cli.run.signals import StopSignals
 from dapo_cli.run.tracking import Tracker
@@ -88,7 +88,7 @@ class Recorder:
 
     def rollouts(self, step: int, drawn: Sequence[RolloutGroup], kept: Sequence[RolloutGroup]) -> None:
         """Measure a step's rollouts and save those that the recipe wants saved."""
-        self.add(rollout_metrics(drawn, kept))
+        self.add(rollout_metrics(drawn, kept) | version_lag(kept, step - 1))
         tracking = self.recipe.tracking
         chosen = choose_groups(drawn, kept, tracking.rollouts, tracking.sampled_groups)
         self.add(save_rollouts(self.run, step, chosen, kept, self._decode))

@@ -29,15 +29,55 @@ def rollout_metrics(drawn: Sequence[RolloutGroup], kept: Sequence[RolloutGroup])
         "rollout/all_right_groups": sum(0 < right == size for right, size in sizes),
         "rollout/all_wrong_groups": sum(right == 0 < size for right, size in sizes),
         "rollout/unused_informative_groups": sum(group.index not in kept_indices for group in informative),
+        **pass_rate_histogram(sizes),
     }
     if drawn:
         metrics["rollout/informative_fraction"] = len(informative) / len(drawn)
         prompt_lengths = [len(group.prompt_ids) for group in drawn]
         metrics["rollout/prompt_length_mean"] = float(np.mean(prompt_lengths))
         metrics["rollout/prompt_length_max"] = max(prompt_lengths)
+        metrics |= diversity(drawn)
+    if kept:
+        tokens = sum(len(rollout.response_ids) for rollout in drawn_rollouts)
+        metrics["rollout/tokens_per_kept_group"] = tokens / len(kept)
     metrics |= describe_rollouts(drawn_rollouts)
     metrics |= {f"{key}_kept": value for key, value in describe_rollouts(kept_rollouts).items()}
     return metrics | metrics_by_dataset(drawn, kept)
+
+
+def pass_rate_histogram(sizes: Sequence[tuple[int, int]]) -> dict[str, float]:
+    """Groups by the share of right answers among those with a verdict, `sizes` being (right, judged) of each.
+
+    >>> {key.rpartition("/")[2]: n for key, n in pass_rate_histogram([(0, 4), (1, 4), (3, 4), (4, 4)]).items()}
+    {'0': 1, '1-25': 1, '26-50': 0, '51-75': 1, '76-99': 0, '100': 1}
+    """
+    counts = dict.fromkeys(("0", "1-25", "26-50", "51-75", "76-99", "100"), 0)
+    names = list(counts)
+    for right, judged in sizes:
+        if judged:
+            quarter = -(-4 * right // judged)
+            counts["100" if right == judged else names[quarter]] += 1
+    return {f"rollout/groups_by_pass_rate/{name}": count for name, count in counts.items()}
+
+
+def diversity(groups: Sequence[RolloutGroup]) -> dict[str, float]:
+    """Mean numbers per group of different extracted answers and of different responses that are right."""
+    answers = [
+        len({r.scored.prediction for r in group.rollouts if r.scored.prediction is not None}) for group in groups
+    ]
+    right = [len({r.response for r in group.rollouts if r.correct}) for group in groups]
+    return {
+        "rollout/distinct_answers_mean": float(np.mean(answers)),
+        "rollout/distinct_right_responses_mean": float(np.mean(right)),
+    }
+
+
+def version_lag(kept: Sequence[RolloutGroup], trained_version: int) -> dict[str, float]:
+    """How many weight versions the rollouts that are trained on lie behind the weights that are trained."""
+    lags = [trained_version - rollout.policy_version for group in kept for rollout in group.rollouts]
+    if not lags:
+        return {}
+    return {"rollout/version_lag_mean": float(np.mean(lags)), "rollout/version_lag_max": max(lags)}
 
 
 def metrics_by_dataset(drawn: Sequence[RolloutGroup], kept: Sequence[RolloutGroup]) -> dict[str, float]:
@@ -86,6 +126,10 @@ def describe_rollouts(rollouts: Sequence[Rollout]) -> dict[str, float]:
         "reward/overlong_penalty_mean": float(penalties.mean()),
         "reward/overlong_penalized_fraction": float((penalties < 0).mean()),
     }
+    for outcome in ("right", "wrong"):
+        own = lengths[[each == outcome for each in outcomes]]
+        if len(own):
+            metrics[f"rollout/{outcome}_response_length_mean"] = float(own.mean())
     # A rollout without a verdict has no reward.
     if judged := [rollout for rollout in rollouts if rollout.judged]:
         rewards = np.array([rollout.reward for rollout in judged])

@@ -128,6 +128,17 @@ def test_the_first_update_of_a_step_has_ratio_one_and_later_ones_clip():
     assert second["update/clip_fraction_low"] + second["update/clip_fraction_high"] > 0.1
 
 
+def test_the_probabilities_of_tokens_clipped_high_are_those_of_the_policy_that_is_trained():
+    recipe, batch = tiny_recipe(), fixed_batch()
+    metrics = update(tiny_policy(), make_optimizer(tiny_policy(), recipe.train), whole(batch, recipe), 1e-2, recipe)
+    logprobs = response_logprobs(tiny_policy(), batch, recipe)[0].detach()
+    advantages = torch.from_numpy(np.repeat(batch.advantages, batch.response_lengths))
+    clipped = (advantages > 0) & ((logprobs - torch.from_numpy(batch.old_logprobs)).exp() > 1.28)
+    assert clipped.any()
+    assert metrics["update/clipped_high_probability_mean"] == pytest.approx(float(logprobs.exp()[clipped].mean()))
+    assert metrics["update/clipped_high_probability_max"] == pytest.approx(float(logprobs.exp()[clipped].max()))
+
+
 def test_temperature_divides_the_logits_of_the_trainer():
     batch = fixed_batch(num_groups=1)
     cool, _ = response_logprobs(tiny_policy(), batch, tiny_recipe(rollout={"temperature": 0.5}))

@@ -9,7 +9,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 from groups import make_group, make_rollout
 
 from dapo_cli.run.metrics import Metrics
-from dapo_cli.run.rollout_metrics import rollout_metrics
+from dapo_cli.run.rollout_metrics import pass_rate_histogram, rollout_metrics, version_lag
 from dapo_cli.run.samples import save_rollouts
 
 MIXED = make_group(
@@ -55,6 +55,31 @@ def test_over_drawn_and_over_kept():
     assert metrics["reward/overlong_penalized_fraction"] == 0.25
 
 
+def test_what_is_different_within_a_group():
+    answers = [make_rollout(right, tokens) for right, tokens in ((True, 1), (True, 9), (False, 2), (False, 2))]
+    others = [replace(answers[0], response="So 7. Answer: 7"), replace(answers[1], response="Answer: 7")]
+    metrics = rollout_metrics([make_group(0, answers), make_group(1, others)], [])
+    assert metrics["rollout/distinct_answers_mean"] == 1.5  # 7 and 8, and 7
+    assert metrics["rollout/distinct_right_responses_mean"] == 1.5  # one text twice, and two
+    assert metrics["rollout/right_response_length_mean"] == 5.0  # 1, 9, 1, 9
+    assert metrics["rollout/wrong_response_length_mean"] == 2.0
+    assert "rollout/tokens_per_kept_group" not in metrics
+    assert rollout_metrics([MIXED, ALL_RIGHT], [MIXED])["rollout/tokens_per_kept_group"] == 10
+
+
+def test_groups_by_pass_rate_leave_out_what_has_no_verdict():
+    sizes = [(0, 16), (1, 16), (4, 16), (5, 16), (12, 16), (13, 16), (15, 16), (16, 16), (0, 0), (7, 7)]
+    counts = {key.rpartition("/")[2]: value for key, value in pass_rate_histogram(sizes).items()}
+    assert counts == {"0": 1, "1-25": 2, "26-50": 1, "51-75": 1, "76-99": 2, "100": 2}
+
+
+def test_the_lag_is_in_weight_versions():
+    assert version_lag([MIXED], 3) == {"rollout/version_lag_mean": 0.0, "rollout/version_lag_max": 0}
+    old = make_group(0, [replace(make_rollout(True), policy_version=1), make_rollout(False)])
+    assert version_lag([old], 3) == {"rollout/version_lag_mean": 1.0, "rollout/version_lag_max": 2}
+    assert version_lag([], 3) == {}
+
+
 def test_an_all_right_group_with_penalties_is_not_informative():
     metrics = rollout_metrics([ALL_RIGHT], [])
     assert metrics["rollout/informative_fraction"] == 0
@@ -95,7 +120,8 @@ def test_every_key_of_a_line_is_documented_once(tmp_path):
 
     metrics = Metrics(tmp_path / "metrics.jsonl")
     with metrics.step(1):
-        metrics.add(rollout_metrics([MIXED, ALL_RIGHT, ALL_WRONG, SURPLUS], [MIXED]))
+        metrics.add(rollout_metrics([MIXED, ALL_RIGHT, ALL_WRONG, SURPLUS], [MIXED, SURPLUS]))
+        metrics.add(version_lag([MIXED], 3))
         metrics.add(save_rollouts(Run, 1, [MIXED], [MIXED], lambda ids: "prompt"))
         metrics.add({"updates": 1, "eval/heldout/avg@4": 0.5})
         with metrics.time("generate"):
