@@ -71,6 +71,13 @@ class Tracking(Section):
         default="off", description="offline writes a folder to upload later."
     )
     project: str = Field(default="dapo", description="wandb project.")
+    entity: str | None = Field(default=None, description="wandb team or user; null: the one that is logged in.")
+    group: str | None = Field(default=None, description="wandb group of runs that belong together.")
+    tags: tuple[str, ...] = Field(default=(), description="wandb tags.")
+    names: Literal["dapo", "verl"] = Field(
+        default="dapo", description="verl: names of wandb's curves as verl logs them, to lie over public runs."
+    )
+    table_rollouts: NonNegativeInt = Field(default=4, description="Rollouts per step in wandb's table of texts.")
     rollouts: Literal["all", "sample", "none"] = Field(default="sample", description="Rollouts written to rollouts/.")
     sampled_groups: PositiveInt = Field(default=4, description="Groups written per step with rollouts: sample.")
 

@@ -7,7 +7,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any
 
 from dapo_cli.errors import DapoError
@@ -21,7 +21,7 @@ from dapo_cli.run.files import Note, next_free
 from dapo_cli.run.integrity import Metric
 from dapo_cli.run.metrics import Metrics
 from dapo_cli.run.rollout_metrics import rollout_metrics, version_lag
-from dapo_cli.run.samples import Decode, choose_groups, save_rollouts
+from dapo_cli.run.samples import Decode, choose_groups, rollout_rows, save_rollouts
 from dapo_cli.run.signals import StopSignals
 from dapo_cli.run.tracking import Tracker
 from dapo_cli.run.view import score_key
@@ -53,6 +53,7 @@ class Recorder:
         self._tracker = tracker
         self._decode = decode
         self._metrics = Metrics(run.metrics_file, console.note)
+        self._for_table: list[dict[str, Any]] = []
         self._started = time.monotonic()
         self._saved: dict[str, Any] | None = None
         self._background = ThreadPoolExecutor(max_workers=1, thread_name_prefix="checkpoint")
@@ -73,7 +74,8 @@ class Recorder:
         with self._metrics.step(step):
             yield
         self._console.step(self._metrics.last)
-        self._tracker.log(self._metrics.last)
+        self._tracker.log(self._metrics.last, self._for_table)
+        self._for_table = []
 
     @contextmanager
     def stage(self, name: str) -> Iterator[None]:
@@ -92,6 +94,10 @@ class Recorder:
         tracking = self.recipe.tracking
         chosen = choose_groups(drawn, kept, tracking.rollouts, tracking.sampled_groups)
         self.add(save_rollouts(self.run, step, chosen, kept, self._decode))
+        if self._tracker.run_id is not None:
+            kept_indices = {group.index for group in kept}
+            firsts = [replace(group, rollouts=group.rollouts[:1]) for group in drawn[: tracking.table_rollouts]]
+            self._for_table = list(rollout_rows(firsts, kept_indices, self._decode))
 
     def evaluation(self, result: EvaluationResult) -> None:
         """A finished evaluation of the current step."""

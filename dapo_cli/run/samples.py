@@ -56,7 +56,7 @@ def save_rollouts(
     """
     if groups:
         kept_indices = {group.index for group in kept}
-        lines = [json.dumps(row, ensure_ascii=False) for row in _rows(groups, kept_indices, decode)]
+        lines = [json.dumps(row, ensure_ascii=False) for row in rollout_rows(groups, kept_indices, decode)]
         run.rollouts.mkdir(exist_ok=True)
         write_atomic(run.rollouts / f"step_{step}.jsonl", "\n".join(lines) + "\n")
     return {"rollout/saved_bytes": sum(path.stat().st_size for path in step_files(run).values())}
@@ -88,7 +88,8 @@ def move_rollouts_after(run: RunDirectory, step: int | None, note: Note = print_
     return aside
 
 
-def _rows(groups: Sequence[RolloutGroup], kept_indices: set[int], decode: Decode) -> Iterator[dict[str, Any]]:
+def rollout_rows(groups: Sequence[RolloutGroup], kept_indices: set[int], decode: Decode) -> Iterator[dict[str, Any]]:
+    """What a file of rollouts says of each, group by group."""
     for group in groups:
         prompt = decode(group.prompt_ids)
         for sample, rollout in enumerate(group.rollouts):
