@@ -12,6 +12,7 @@ import typer
 
 from dapo_cli.cli_eval import evaluate
 from dapo_cli.cli_models import infer, serve
+from dapo_cli.cli_report import report, samples
 from dapo_cli.cli_shared import (
     DEFAULT_RECIPE,
     DefaultRecipeArgument,
@@ -153,6 +154,8 @@ def _show_finished(run: Path, already: bool, step: int) -> None:
 app.command("eval")(evaluate)
 app.command()(infer)
 app.command()(serve)
+app.command()(report)
+app.command()(samples)
 
 
 @app.command()

@@ -16,6 +16,7 @@ MANY_PARAMETERS_ALLOWED = {
     PACKAGE / "cli.py",
     PACKAGE / "cli_eval.py",
     PACKAGE / "cli_models.py",
+    PACKAGE / "cli_report.py",
     PACKAGE / "policy" / "attention.py",
 }
 

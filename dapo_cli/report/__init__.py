@@ -1,0 +1,1 @@
+"""`dapo report`: what training runs did, on one page."""
