@@ -12,7 +12,7 @@ import typer
 
 from dapo_cli.cli_eval import evaluate
 from dapo_cli.cli_models import infer, serve
-from dapo_cli.cli_report import report, samples
+from dapo_cli.cli_report import report, samples, watch
 from dapo_cli.cli_shared import (
     DEFAULT_RECIPE,
     DefaultRecipeArgument,
@@ -156,6 +156,7 @@ app.command()(infer)
 app.command()(serve)
 app.command()(report)
 app.command()(samples)
+app.command()(watch)
 
 
 @app.command()
@@ -192,21 +193,26 @@ def checkpoints(
     """List the checkpoints of a run: step, size, score, complete or not."""
     from dataclasses import asdict
 
-    from dapo_cli.run.checkpoint_list import checkpoint_table, human_size, list_checkpoints
+    from dapo_cli.run.checkpoint_list import checkpoint_table, list_checkpoints
     from dapo_cli.run.directory import RunDirectory
+    from dapo_cli.run.disk import human_size
 
     listed = list_checkpoints(RunDirectory.open(Path(run)), check_hashes=hashes)
     compared = "sizes and hashes" if hashes else "sizes"
+    total_bytes = sum(each.size_bytes for each in listed)
     if json:
         from json import dumps
 
-        typer.echo(dumps({"compared": compared, "checkpoints": [asdict(each) for each in listed]}, indent=2))
+        content = {"compared": compared, "total_bytes": total_bytes, "checkpoints": [asdict(each) for each in listed]}
+        typer.echo(dumps(content, indent=2))
+        return
+    if not listed:
+        typer.echo(f"{run}: no checkpoints yet; `dapo train` writes one every checkpoint.every steps and at the end")
         return
     from rich.console import Console
 
-    if listed:
-        Console().print(checkpoint_table(listed))
-    total = human_size(sum(each.size_bytes for each in listed))
+    Console().print(checkpoint_table(listed))
+    total = human_size(total_bytes)
     metrics = sorted({each.metric[0] for each in listed if each.metric is not None})
     score = f"; score is {', '.join(metrics)}" if metrics else ""
     typer.echo(f"{run}: {len(listed)} checkpoints, {total}; {compared} compared{score}")

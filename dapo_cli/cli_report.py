@@ -1,4 +1,4 @@
-"""The commands `dapo report` and `dapo samples`: what runs did, on a page and in the terminal."""
+"""The commands `dapo report`, `dapo samples` and `dapo watch`: what runs do and did, on a page and in the terminal."""
 
 from __future__ import annotations
 
@@ -61,3 +61,17 @@ def samples(
         typer.echo("")
         shown = row["prompt"]
     typer.echo(f"{run}: {len(rows)} of {available} stored rollouts of step {found} that were asked for")
+
+
+def watch(
+    run: Annotated[Path, typer.Argument(metavar="RUN", help="A run directory; one that is not there yet is awaited.")],
+    every: Annotated[float, typer.Option(min=0.1, metavar="SECONDS", help="Between two looks at its files.")] = 2.0,
+    once: Annotated[bool, typer.Option("--once", help="Show how it stands, and end.")] = False,
+) -> None:
+    """Watch a run from another terminal; reads its files and touches nothing."""
+    from dapo_cli.run.watch import watch as watch_run
+
+    try:
+        watch_run(run, every, once)
+    except KeyboardInterrupt:
+        raise typer.Exit(130) from None

@@ -9,8 +9,9 @@ from pathlib import Path
 
 from rich.table import Table
 
-from dapo_cli.run.checkpoints import best_steps, unfinished
+from dapo_cli.run.checkpoints import best_steps, leftovers, saved_steps
 from dapo_cli.run.directory import RunDirectory
+from dapo_cli.run.disk import human_size
 from dapo_cli.run.integrity import MANIFEST_FILE, find_damage, sealed_metric
 
 
@@ -31,38 +32,49 @@ class Listed:
 
 
 def list_checkpoints(run: RunDirectory, *, check_hashes: bool) -> list[Listed]:
-    """Every checkpoint of a run and what unfinished saves left, by step.
+    """Every checkpoint of a run and what the next save will remove, by step.
 
-    Sizes are compared, with `check_hashes` content too. The best is the one with the highest metric.
+    Sizes are compared, with `check_hashes` content too. The best is the one with the highest metric. The run may go on
+    meanwhile: what it removes while it is looked at is left out.
     """
     if not run.checkpoints.is_dir():
         return []
-    finals = {int(path.name[5:]): path for path in run.checkpoints.glob("step_*") if path.name[5:].isdigit()}
-    found = {step: _listed(path, step, check_hashes) for step, path in finals.items()}
-    complete = sorted(step for step, each in found.items() if each.trouble is None)
-    best = best_steps(run.checkpoints, complete, 1)
+    folders = saved_steps(run)
+    found = {step: each for step, path in folders.items() if (each := _listed(path, step, check_hashes)) is not None}
+    complete = {step: folders[step] for step, each in found.items() if each.trouble is None}
+    best, newest = best_steps(complete, 1), max(complete, default=None)
     listed = []
     for step, each in found.items():
-        marks = [mark for mark, steps in (("newest", complete[-1:]), ("best", best)) if step in steps]
-        listed.append(replace(each, marks=tuple(marks)))
+        marks = {"newest": step == newest, "best": step in best, "the next save puts it back": each.name[0] == "."}
+        listed.append(replace(each, marks=tuple(mark for mark, holds in marks.items() if holds)))
     listed += [
-        Listed(path.name, step, _size(path), None, None, "a save that did not finish")
-        for path, step in unfinished(run.checkpoints)
+        Listed(path.name, step, size, None, None, why)
+        for path, step, why in leftovers(run)
+        if (size := _size(path)) is not None
     ]
     return sorted(listed, key=lambda each: (each.step, each.name))
 
 
-def _listed(path: Path, step: int, check_hashes: bool) -> Listed:
-    manifest = path / MANIFEST_FILE
-    written = None
-    if manifest.is_file():
-        written = datetime.fromtimestamp(manifest.stat().st_mtime).astimezone().isoformat(timespec="seconds")
-    trouble = find_damage(path, step, check_hashes=check_hashes)
-    return Listed(path.name, step, _size(path), written, sealed_metric(path), trouble)
+def _listed(path: Path, step: int, check_hashes: bool) -> Listed | None:
+    """None: it was removed meanwhile."""
+    manifest, written = path / MANIFEST_FILE, None
+    try:
+        if manifest.is_file():
+            written = datetime.fromtimestamp(manifest.stat().st_mtime).astimezone().isoformat(timespec="seconds")
+        trouble = find_damage(path, step, check_hashes=check_hashes)
+    except FileNotFoundError:
+        return None
+    size = _size(path)
+    return None if size is None else Listed(path.name, step, size, written, sealed_metric(path), trouble)
 
 
-def _size(folder: Path) -> int:
-    return sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
+def _size(folder: Path) -> int | None:
+    """Bytes of all files; None: `folder` was removed meanwhile."""
+    try:
+        size = sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
+    except FileNotFoundError:
+        return None
+    return size if folder.is_dir() else None
 
 
 def checkpoint_table(listed: Sequence[Listed]) -> Table:
@@ -77,15 +89,3 @@ def checkpoint_table(listed: Sequence[Listed]) -> Table:
         state = ", ".join(["complete", *each.marks]) if each.trouble is None else f"NOT COMPLETE: {each.trouble}"
         table.add_row(str(each.step), human_size(each.size_bytes), written, score, state)
     return table
-
-
-def human_size(size_bytes: int) -> str:
-    """Bytes for people.
-
-    >>> human_size(390_000_000_000), human_size(1_234_567), human_size(12)
-    ('390 GB', '1.23 MB', '12 B')
-    """
-    for unit, factor in (("TB", 10**12), ("GB", 10**9), ("MB", 10**6), ("kB", 10**3)):
-        if size_bytes >= factor:
-            return f"{size_bytes / factor:.3g} {unit}"
-    return f"{size_bytes} B"

@@ -74,8 +74,7 @@ def begin_checkpoint(
     """
     require_plain(state, "state")
     text = json.dumps(state)
-    run.checkpoints.mkdir(parents=True, exist_ok=True)
-    _clear_leftovers(run.checkpoints)
+    clear_leftovers(run)
     partial = run.checkpoints / f".step_{step}.partial-{os.getpid()}"
     final = run.checkpoints / f"step_{step}"
     with _removed_on_failure(partial, final):
@@ -176,10 +175,19 @@ def saved_steps(run: RunDirectory) -> dict[int, Path]:
     return asides | finals
 
 
-def unfinished(checkpoints: Path) -> list[tuple[Path, int]]:
-    """What saves that were killed left, with the step each was of."""
-    matches = [(entry, _PARTIAL.fullmatch(entry.name)) for entry in sorted(checkpoints.iterdir())]
-    return [(entry, int(match[1])) for entry, match in matches if match]
+def leftovers(run: RunDirectory) -> list[tuple[Path, int, str]]:
+    """What the next save removes, with the step each is of and why it is no checkpoint."""
+    entries, current = sorted(run.checkpoints.iterdir()), saved_steps(run)
+    partials = [
+        (entry, match, "a save that has not finished") for entry in entries if (match := _match(_PARTIAL, entry))
+    ]
+    replaced = [(entry, match, "replaced by a newer save") for entry in entries if (match := _match(_REPLACED, entry))]
+    found = [(entry, int(match[1]), why) for entry, match, why in (*partials, *replaced)]
+    return [each for each in found if current.get(each[1]) != each[0]]
+
+
+def _match(pattern: re.Pattern[str], entry: Path) -> re.Match[str] | None:
+    return pattern.fullmatch(entry.name) if entry.is_dir() else None
 
 
 def _read(folder: Path, step: int) -> Checkpoint:
@@ -196,8 +204,10 @@ def _move_in(partial: Path, final: Path) -> None:
         shutil.rmtree(aside)
 
 
-def _clear_leftovers(checkpoints: Path) -> None:
-    """Remove what killed saves left, and put back a checkpoint whose replacement never came."""
+def clear_leftovers(run: RunDirectory) -> None:
+    """Remove what killed saves left, and put back a checkpoint whose replacement never came; the lock is held."""
+    checkpoints = run.checkpoints
+    checkpoints.mkdir(parents=True, exist_ok=True)
     for entry in list(checkpoints.iterdir()):
         replaced = _REPLACED.fullmatch(entry.name)
         if replaced and not (checkpoints / f"step_{replaced[1]}").exists():
@@ -215,15 +225,28 @@ def _rotate(checkpoints: Path, newest: int, keep: Keep) -> None:
         return
     finals = (_FINAL.fullmatch(entry.name) for entry in checkpoints.iterdir())
     steps = sorted((int(match[1]) for match in finals if match and int(match[1]) <= newest), reverse=True)
-    complete = [s for s in steps if find_damage(checkpoints / f"step_{s}", s, check_hashes=False) is None]
-    kept = {*complete[: keep.last], *best_steps(checkpoints, complete, keep.best)}
+    folders = {step: checkpoints / f"step_{step}" for step in steps}
+    complete = {s: path for s, path in folders.items() if find_damage(path, s, check_hashes=False) is None}
+    kept = {*list(complete)[: keep.last], *best_steps(complete, keep.best)}
     for step in set(steps) - kept:
         # Without its manifest a half-removed checkpoint cannot be taken for a complete one.
-        (checkpoints / f"step_{step}" / MANIFEST_FILE).unlink(missing_ok=True)
-        shutil.rmtree(checkpoints / f"step_{step}")
+        (folders[step] / MANIFEST_FILE).unlink(missing_ok=True)
+        shutil.rmtree(folders[step])
 
 
-def best_steps(checkpoints: Path, steps: Sequence[int], count: int) -> list[int]:
-    """The `count` of `steps` with the highest metric, the best first; those without one are left out."""
-    worth = {step: metric[1] for step in steps if (metric := sealed_metric(checkpoints / f"step_{step}")) is not None}
+def best_steps(folders: Mapping[int, Path], count: int) -> list[int]:
+    """The `count` steps of `folders` with the highest metric, the best first; those without one are left out.
+
+    Only values of the metric that the latest of them has are compared: a resume may have changed
+    `checkpoint.best_metric`. Of an evaluation's avg@n any n will do, as its mean does not depend on it.
+    """
+    metrics = {step: metric for step, path in folders.items() if (metric := sealed_metric(path)) is not None}
+    if not metrics:
+        return []
+    current = _kind(metrics[max(metrics)][0])
+    worth = {step: value for step, (name, value) in metrics.items() if _kind(name) == current}
     return sorted(worth, key=lambda step: (worth[step], step), reverse=True)[:count]
+
+
+def _kind(metric: str) -> str:
+    return re.sub(r"/avg@\d+$", "/avg@n", metric)

@@ -77,5 +77,22 @@ def free_bytes(folder: Path) -> int:
     return shutil.disk_usage(existing).free
 
 
+def human_size(size_bytes: int) -> str:
+    """Bytes for people.
+
+    >>> human_size(390_000_000_000), human_size(1_234_567), human_size(999_999), human_size(12)
+    ('390 GB', '1.23 MB', '1 MB', '12 B')
+    """
+    for unit, factor in (("TB", 10**12), ("GB", 10**9), ("MB", 10**6), ("kB", 10**3)):
+        if size_bytes >= 0.9995 * factor:
+            return f"{_three_digits(size_bytes / factor)} {unit}"
+    return f"{size_bytes} B"
+
+
 def _gigabytes(size_bytes: int) -> str:
-    return f"{size_bytes / 1e9:.3g} GB"
+    return f"{_three_digits(size_bytes / 1e9)} GB"
+
+
+def _three_digits(value: float) -> str:
+    """Of 1000 and more all digits, which `g` would turn into an exponent."""
+    return f"{value:.3g}" if value < 999.5 else f"{value:.0f}"

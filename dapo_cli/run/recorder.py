@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from dapo_cli.errors import DapoError
 from dapo_cli.evaluation.result import EvaluationResult
 from dapo_cli.recipe.schema import Recipe
-from dapo_cli.run.checkpoints import Checkpoint, Keep, begin_checkpoint
+from dapo_cli.run.checkpoints import Checkpoint, Keep, begin_checkpoint, clear_leftovers
 from dapo_cli.run.console import Console
 from dapo_cli.run.directory import RunDirectory
 from dapo_cli.run.disk import expected_bytes, refuse_full_disk
@@ -131,6 +131,8 @@ class Recorder:
             return
         with self.stage("checkpoint"):
             self.finish_saving()
+            # Half of a checkpoint that a killed save left must not count as taken: the next save removes it.
+            clear_leftovers(self.run)
             refuse_full_disk(self.run.path, expected_bytes(self.run, backend.trained_parameters))
             keep = Keep(self.recipe.checkpoint.keep_last, self.recipe.checkpoint.keep_best)
             finish = begin_checkpoint(self.run, state.step, backend.save, content, keep, self._worth(state.step))
@@ -142,9 +144,15 @@ class Recorder:
 
     def _worth(self, step: int) -> Metric | None:
         """The metric by which the best checkpoints are kept, at `step`; None where it was not measured then."""
-        row = self._metrics.last
-        key = self.recipe.checkpoint.best_metric or score_key(row)
-        value = row.get(key) if key is not None and row.get("step") == step else None
+        row, stated = self._metrics.last, self.recipe.checkpoint.best_metric
+        key = stated or score_key(row)
+        measured = row.get("step") == step
+        value = row.get(key) if key is not None and measured else None
+        due = stated is not None and (not stated.startswith("eval/") or score_key(row) is not None)
+        if measured and due and value is None:
+            self.note(
+                f"step {step}: has no value of checkpoint.best_metric {stated}, so its checkpoint is not among the best"
+            )
         return None if key is None or value is None else (key, float(value))
 
     def finish_saving(self) -> None:

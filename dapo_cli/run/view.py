@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import Any
 
 from rich.text import Text
@@ -13,7 +14,36 @@ _SCORE = re.compile(r"eval/[^/]+/avg@\d+")
 _BLOCKS = "▁▂▃▄▅▆▇█"
 _ASCII_BLOCKS = "_.-=+*%#"
 _BAR_COLUMNS = 24
-_HISTORY = 40
+CURVES = (
+    ("length", "rollout/response_length_mean"),
+    ("accuracy", "rollout/accuracy"),
+    ("entropy", "update/entropy"),
+    ("probability", "rollout/probability_mean"),
+)
+"""What the paper reads a run by, with accuracy for the reward, and how each is called on the screen."""
+_PHASES = ("generate", "logprobs", "update", "sync", "eval", "checkpoint")
+_MOST_POINTS = 96
+
+
+@dataclass
+class Curve:
+    """A metric over the whole run in at most `_MOST_POINTS` means of equally many steps."""
+
+    points: list[float] = field(default_factory=list)
+    _steps_per_point: int = 1
+    _sum: float = 0.0
+    _count: int = 0
+
+    def add(self, value: float) -> None:
+        """Take the value of a further step."""
+        self._sum, self._count = self._sum + value, self._count + 1
+        if self._count < self._steps_per_point:
+            return
+        self.points.append(self._sum / self._count)
+        self._sum, self._count = 0.0, 0
+        if len(self.points) == _MOST_POINTS:
+            self.points = [(left + right) / 2 for left, right in zip(self.points[::2], self.points[1::2], strict=True)]
+            self._steps_per_point *= 2
 
 
 @dataclass
@@ -24,7 +54,7 @@ class View:
     total_steps: int
     ascii_only: bool = False
     row: Mapping[str, Any] = field(default_factory=dict)
-    accuracies: list[float] = field(default_factory=list)
+    curves: dict[str, Curve] = field(default_factory=lambda: {key: Curve() for _, key in CURVES})
     evaluations: list[str] = field(default_factory=list)
     """The first evaluation and the last, ready to print."""
     stage: str | None = None
@@ -35,8 +65,9 @@ class View:
     def set_step(self, row: Mapping[str, Any]) -> None:
         """Take over a finished step's line."""
         self.row = row
-        if row.get("rollout/accuracy") is not None:
-            self.accuracies = [*self.accuracies, row["rollout/accuracy"]][-_HISTORY:]
+        for _, key in CURVES:
+            if row.get(key) is not None:
+                self.curves[key].add(row[key])
         self.set_evaluation(row)
 
     def set_evaluation(self, metrics: Mapping[str, Any]) -> None:
@@ -52,20 +83,48 @@ def render(view: View, now: float, columns: int) -> Text:
     done = min(_BAR_COLUMNS, _BAR_COLUMNS * step // view.total_steps)
     full, empty = ("#", ".") if view.ascii_only else ("━", "─")
     left = "" if view.seconds_left is None else f"  about {duration(view.seconds_left)} left"
-    lines = [
-        f"{view.title}  {full * done}{empty * (_BAR_COLUMNS - done)}  step {step}/{view.total_steps}{left}",
-        f"accuracy {number(view.row, 'rollout/accuracy')}  {sparkline(view.accuracies, view.ascii_only)}",
-        "  ".join(f"{name} {value}" for name, value in _fields(view.row)[1:]),
-    ]
+    lines = [f"{view.title}  {full * done}{empty * (_BAR_COLUMNS - done)}  step {step}/{view.total_steps}{left}"]
+    lines += [_curve_line(view, name, key, columns) for name, key in CURVES]
+    lines.append("  ".join(f"{name} {value}" for name, value in _fields(view.row) if name in ("reward", "kept")))
     if view.evaluations:
         lines.append("evaluation " + " -> ".join(view.evaluations))
+    phases = [f"{name} {view.row[f'time/{name}']:.1f} s" for name in _PHASES if view.row.get(f"time/{name}")]
+    if phases:
+        lines.append("last step: " + "  ".join(phases))
     if view.stage is not None:
-        lines.append(f"{view.stage} {duration(now - view.stage_started)}")
+        lines.append(f"now: {view.stage} {duration(now - view.stage_started)}")
     if view.stopping is not None:
         lines.append(view.stopping)
     text = Text("\n".join(line[:columns] for line in lines), no_wrap=True, overflow="ellipsis")
     text.highlight_words([view.title], "bold")
     return text
+
+
+def _curve_line(view: View, name: str, key: str, columns: int) -> str:
+    """Name, last value, curve from its lowest to its highest, and those two."""
+    points = view.curves[key].points
+    decimals = 1 if name == "length" else 3
+    text = f"{name:<12}{number(view.row, key, decimals):>8}  "
+    if not points:
+        return text
+    low, high = min(points), max(points)
+    span = f"  {low:.{decimals}f} to {high:.{decimals}f}"
+    room = max(columns - len(text) - len(span), 1)
+    shown = resampled(points, min(room, 48))
+    scaled = [(value - low) / (high - low) if high > low else 0.5 for value in shown]
+    return f"{text}{sparkline(scaled, view.ascii_only)}{span}"
+
+
+def resampled(values: Sequence[float], count: int) -> Sequence[float]:
+    """At most `count` means of neighbours.
+
+    >>> resampled([1.0, 3.0, 5.0, 7.0], 2), resampled([1.0], 5)
+    ([2.0, 6.0], [1.0])
+    """
+    if len(values) <= count:
+        return values
+    edges = [round(place * len(values) / count) for place in range(count + 1)]
+    return [sum(values[first:last]) / (last - first) for first, last in pairwise(edges)]
 
 
 def plain_line(row: Mapping[str, Any], total_steps: int) -> str:

@@ -8,7 +8,7 @@ import pytest
 from rich.cells import cell_len
 
 from dapo_cli.run.console import Console
-from dapo_cli.run.view import View, headline, number, plain_line, render, sparkline
+from dapo_cli.run.view import Curve, View, headline, number, plain_line, render, sparkline
 
 ROW = {
     "step": 3,
@@ -21,6 +21,8 @@ ROW = {
     "eval/heldout/stderr@4": 0.01,
     "eval/heldout/avg@4": 0.325,
     "time/step": 3.2,
+    "time/generate": 2.5,
+    "time/update": 0.7,
 }
 
 
@@ -77,11 +79,29 @@ def test_every_line_of_the_live_view_fits(columns):
 def test_what_the_live_view_shows():
     lines = render(full_view(), 22.0, 80).plain.split("\n")
     assert lines[0] == "demo  " + "━" * 14 + "─" * 10 + "  step 59/100  about 2 h 5 min left"  # 24 x 59 // 100
-    assert lines[1] == "accuracy 0.983  " + sparkline([step / 60 for step in range(20, 60)])
-    assert lines[2] == "reward 0.062  length 38.2  entropy 0.412  kept 8/14"
-    assert lines[3] == "evaluation heldout avg@4 0.000 -> heldout avg@4 0.983"
-    assert lines[4] == "generate 12 s"
-    assert lines[5].startswith("Ctrl-C")
+    assert lines[1].startswith("length          38.2  ")
+    assert lines[1].endswith("  38.2 to 38.2")
+    name, last, curve, low, _, high = lines[2].split()
+    assert (name, last, low, high) == ("accuracy", "0.983", "0.000", "0.983")
+    assert (len(curve), curve[0], curve[-1], sorted(curve)) == (42, "▁", "█", list(curve))
+    assert lines[3].split()[:2] == ["entropy", "0.412"]
+    assert lines[4].strip() == "probability        -"
+    assert lines[5] == "reward 0.062  kept 8/14"
+    assert lines[6] == "evaluation heldout avg@4 0.000 -> heldout avg@4 0.983"
+    assert lines[7] == "last step: generate 2.5 s  update 0.7 s"
+    assert lines[8] == "now: generate 12 s"
+    assert lines[9].startswith("Ctrl-C")
+    assert len(lines) <= 24
+
+
+def test_a_curve_is_of_the_whole_run_however_long():
+    curve = Curve()
+    for step in range(5000):
+        curve.add(float(step))
+    assert 48 <= len(curve.points) < 96
+    assert curve.points == sorted(curve.points)
+    assert curve.points[0] < 100
+    assert curve.points[-1] > 4800
 
 
 def test_a_terminal_without_unicode_gets_ascii():
