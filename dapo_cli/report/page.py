@@ -63,6 +63,8 @@ def write_report(runs: Sequence[Path], out: Path, reference: Path | None, note: 
     }
     if reference is not None:
         rows, unknown = load_reference(reference)
+        # verl measures the groups that are trained on, and nothing else: they stand in the charts of all.
+        rows = [{key.removesuffix("_kept"): value for key, value in row.items()} | row for row in rows]
         keys = [key for chart in CHARTS for key in chart.keys]
         data["reference"] = {"name": reference.name, **curves(rows, [*keys, *_score_keys(rows)])}
         note(f"{reference}: {len(rows)} rows; not ours and left out: {', '.join(unknown) or 'none'}")

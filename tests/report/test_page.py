@@ -53,7 +53,8 @@ def browse(page, tmp_path, *options):
 def test_a_browser_draws_it_without_an_error(run, tmp_path):
     other = make_run(tmp_path / "two" / "demo", [row(step) for step in range(1, 31)], {})
     reference = tmp_path / "export.csv"
-    reference.write_text("Step,actor/entropy\n" + "".join(f"{n},{0.4 + n / 1000}\n" for n in range(50)))
+    lines = [f"{n},{0.4 + n / 1000},{20 + n}\n" for n in range(50)]
+    reference.write_text("Step,actor/entropy,response_length/mean\n" + "".join(lines))
     page = tmp_path / "page.html"
     write_report([run.path, other.path], page, reference, print)
     dom = browse(page, tmp_path, "--dump-dom")
@@ -63,7 +64,7 @@ def test_a_browser_draws_it_without_an_error(run, tmp_path):
     drawn = int(re.search(r'data-charts="(\d+)"', attributes).group(1))
     assert drawn == dom.count("<svg") >= 12
     assert dom.count('class="smooth"') > drawn  # two runs in one chart, and the reference
-    assert "var(--reference)" in dom
+    assert dom.count('class="smooth" style="stroke:var(--reference)') == 2
     assert "6 of 6 chosen rollouts" in dom
     assert "<img" not in dom
 
