@@ -9,7 +9,7 @@ from pathlib import Path
 
 from rich.table import Table
 
-from dapo_cli.run.checkpoints import best_steps, leftovers, saved_steps
+from dapo_cli.run.checkpoints import best_steps, replaced, saved_steps, unfinished
 from dapo_cli.run.directory import RunDirectory
 from dapo_cli.run.disk import human_size
 from dapo_cli.run.integrity import MANIFEST_FILE, find_damage, sealed_metric
@@ -47,11 +47,10 @@ def list_checkpoints(run: RunDirectory, *, check_hashes: bool) -> list[Listed]:
     for step, each in found.items():
         marks = {"newest": step == newest, "best": step in best, "the next save puts it back": each.name[0] == "."}
         listed.append(replace(each, marks=tuple(mark for mark, holds in marks.items() if holds)))
-    listed += [
-        Listed(path.name, step, size, None, None, why)
-        for path, step, why in leftovers(run)
-        if (size := _size(path)) is not None
-    ]
+    passed = [(path, step, "a save that has not finished") for path, step in unfinished(run)]
+    passed += [(path, step, "replaced by a newer save") for path, step in replaced(run)]
+    sizes = [(path.name, step, _size(path), why) for path, step, why in passed]
+    listed += [Listed(name, step, size, None, None, why) for name, step, size, why in sizes if size is not None]
     return sorted(listed, key=lambda each: (each.step, each.name))
 
 

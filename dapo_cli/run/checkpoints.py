@@ -11,7 +11,7 @@ import json
 import os
 import re
 import shutil
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -111,7 +111,7 @@ def _removed_on_failure(partial: Path, final: Path) -> Iterator[None]:
 
 def newest_complete(run: RunDirectory, note: Note = print_note) -> Checkpoint | None:
     """The newest checkpoint whose sizes and hashes are right; says why a newer one was skipped."""
-    for entry, _ in unfinished(run.checkpoints) if run.checkpoints.is_dir() else []:
+    for entry, _ in unfinished(run):
         note(f"{entry}: skipped: a save that did not finish")
     found = saved_steps(run)
     for step in sorted(found, reverse=True):
@@ -175,19 +175,21 @@ def saved_steps(run: RunDirectory) -> dict[int, Path]:
     return asides | finals
 
 
-def leftovers(run: RunDirectory) -> list[tuple[Path, int, str]]:
-    """What the next save removes, with the step each is of and why it is no checkpoint."""
-    entries, current = sorted(run.checkpoints.iterdir()), saved_steps(run)
-    partials = [
-        (entry, match, "a save that has not finished") for entry in entries if (match := _match(_PARTIAL, entry))
-    ]
-    replaced = [(entry, match, "replaced by a newer save") for entry in entries if (match := _match(_REPLACED, entry))]
-    found = [(entry, int(match[1]), why) for entry, match, why in (*partials, *replaced)]
-    return [each for each in found if current.get(each[1]) != each[0]]
+def unfinished(run: RunDirectory) -> list[tuple[Path, int]]:
+    """Saves that were killed, or still go on, with the step each is of."""
+    return _named(_PARTIAL, run)
 
 
-def _match(pattern: re.Pattern[str], entry: Path) -> re.Match[str] | None:
-    return pattern.fullmatch(entry.name) if entry.is_dir() else None
+def replaced(run: RunDirectory) -> list[tuple[Path, int]]:
+    """Old checkpoints that a newer save of their step has replaced, and that the next one removes."""
+    current = saved_steps(run)
+    return [(path, step) for path, step in _named(_REPLACED, run) if current.get(step) != path]
+
+
+def _named(pattern: re.Pattern[str], run: RunDirectory) -> list[tuple[Path, int]]:
+    entries = sorted(run.checkpoints.iterdir()) if run.checkpoints.is_dir() else []
+    matches = [(entry, pattern.fullmatch(entry.name)) for entry in entries]
+    return [(entry, int(match[1])) for entry, match in matches if match]
 
 
 def _read(folder: Path, step: int) -> Checkpoint:

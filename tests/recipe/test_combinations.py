@@ -11,6 +11,7 @@ from dapo_cli.recipe.loading import load_recipe
 NO_ADVANTAGE = (
     "a group of 1 has no advantage: its reward minus the group's mean is always 0; use at least 2, 16 in the paper"
 )
+NEVER_BEST = "no checkpoint before the last is of a step with an evaluation, so none can be called the best"
 
 
 def message(write_recipe, *edits, overrides=(), **file):
@@ -45,6 +46,9 @@ def message(write_recipe, *edits, overrides=(), **file):
         ("", "  loss_denominator: microbatch\n  emulated_partition: {ranks: 3, tokens_per_microbatch: 2080}\n", "x.yaml:16: train.emulated_partition.ranks: 64 rollouts per update (prompts_per_minibatch x group_size) do not divide among 3 ranks; use a divisor of 64"),
         ("", "  loss_denominator: microbatch\n  emulated_partition: {ranks: 2, tokens_per_microbatch: 2079}\n", "x.yaml:16: train.emulated_partition.tokens_per_microbatch: a micro-batch of 2079 tokens cannot hold the longest prompt and response, 2080 tokens; use at least 2080, or lower max_prompt_tokens or max_response_tokens"),
         ("{name: toy_sums}", "{name: toy_sums, heldout_problems: 0}", "x.yaml:2: dataset.heldout_problems: eval.benchmark: heldout has no problems to evaluate when none are set apart; set some apart, name another benchmark, or turn before_training, after_training and every off"),
+        ("", "checkpoint: {every: 3, keep_best: 1}\n", f"x.yaml:15: checkpoint.keep_best: {NEVER_BEST}; use a multiple of 3 for eval.every, below 10, or the reverse"),
+        ("", "eval: {every: 4}\ncheckpoint: {every: 3, keep_best: 1}\n", f"x.yaml:16: checkpoint.keep_best: {NEVER_BEST}; use a multiple of 3 for eval.every, below 10, or the reverse"),
+        ("", "eval: {every: 2}\ncheckpoint: {every: 5, keep_best: 1}\n", f"x.yaml:16: checkpoint.keep_best: {NEVER_BEST}; use a multiple of 5 for eval.every, below 10, or the reverse"),
     ],
 )  # fmt: skip
 def test_an_impossible_combination_is_refused_with_a_way_out(write_recipe, old, new, expected):
@@ -63,6 +67,9 @@ def test_an_impossible_combination_is_refused_with_a_way_out(write_recipe, old, 
         ("", "  loss_denominator: microbatch\n  emulated_partition: {ranks: 2, tokens_per_microbatch: 2080}\n"),
         ("", "prompt: {template: 'Q: {problem} {x}', format: plain}\n"),
         ("{name: toy_sums}", "{name: toy_sums, heldout_problems: 0}\neval: {after_training: false, before_training: false}"),
+        ("", "eval: {every: 3}\ncheckpoint: {every: 3, keep_best: 1}\n"),
+        ("", "eval: {every: 2}\ncheckpoint: {every: 3, keep_best: 1}\n"),
+        ("", "checkpoint: {every: 3, keep_best: 1, best_metric: reward/mean}\n"),
     ],
 )  # fmt: skip
 def test_what_is_just_possible_is_accepted(write_recipe, edit):

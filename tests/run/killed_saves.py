@@ -1,7 +1,7 @@
 """Saves a checkpoint in a child that is killed at its k-th file operation, for every k; prints what is found then.
 
-Usage: killed_saves.py FOLDER STEP. FOLDER gets one run per k, each with complete checkpoints 1 and 2; STEP is what the
-child saves. One JSON object per line: the dictionary below.
+Usage: killed_saves.py FOLDER STEP LAST BEST. FOLDER gets one run per k, each with complete checkpoints 1, the best, and
+2; STEP is what the child saves, LAST and BEST what it keeps. One JSON object per line: the dictionary below.
 """
 
 import json
@@ -12,7 +12,7 @@ from pathlib import Path
 
 from dapo_cli.run.checkpoints import Keep, newest_complete, save_checkpoint
 from dapo_cli.run.directory import RunDirectory
-from dapo_cli.run.integrity import find_damage
+from dapo_cli.run.integrity import find_damage, sealed_metric
 
 EVENTS = {"open", "os.mkdir", "os.rename", "os.remove", "os.rmdir", "os.listdir", "os.scandir"}
 
@@ -25,7 +25,12 @@ def write(version):
     return put
 
 
-def child(run, step, k):
+def save(run, step, version, keep):
+    metric = ("eval/heldout/avg@4", {1: 0.9, 2: 0.5, 3: 0.7}[step])
+    return save_checkpoint(run, step, write(version), {"version": version}, keep, metric)
+
+
+def child(run, step, keep, k):
     seen = 0
 
     def kill_at(event, arguments):
@@ -36,20 +41,20 @@ def child(run, step, k):
                 os.kill(os.getpid(), signal.SIGKILL)
 
     sys.addaudithook(kill_at)
-    save_checkpoint(run, step, write("new"), {"version": "new"}, Keep(2))
+    save(run, step, "new", keep)
     os._exit(0)
 
 
-def main(folder, step):
+def main(folder, step, keep):
     k, finished = 0, False
     while not finished:
         k += 1
         run = RunDirectory.create(folder / str(k), "", {})
         for old in (1, 2):
-            save_checkpoint(run, old, write("old"), {"version": "old"}, Keep(2))
+            save(run, old, "old", Keep("all"))
         pid = os.fork()
         if pid == 0:
-            child(run, step, k)
+            child(run, step, keep, k)
         finished = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
         newest = newest_complete(run, note=lambda text: None)
         names = sorted(entry.name for entry in run.checkpoints.iterdir())
@@ -57,7 +62,9 @@ def main(folder, step):
         liars = [s for s in sealed if find_damage(run.checkpoints / f"step_{s}", s, check_hashes=True)]
         version = newest.state["version"] if newest else None
         weights = (newest.path / "model" / "weights.bin").read_bytes()[:3].decode() if newest else None
-        after = save_checkpoint(run, step, write("again"), {"version": "again"}, Keep(2))
+        first = run.checkpoints / "step_1"
+        best = sealed_metric(first) if find_damage(first, 1, check_hashes=True) is None else None
+        after = save(run, step, "again", keep)
         print(
             json.dumps(
                 {
@@ -67,6 +74,7 @@ def main(folder, step):
                     "version": version,
                     "weights": weights,
                     "names": names,
+                    "best": best,
                     "sealed_but_damaged": liars,
                     "again": newest_complete(run).state["version"],
                     "names_after": sorted(entry.name for entry in after.path.parent.iterdir()),
@@ -76,4 +84,4 @@ def main(folder, step):
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]), int(sys.argv[2]))
+    main(Path(sys.argv[1]), int(sys.argv[2]), Keep(int(sys.argv[3]), int(sys.argv[4])))

@@ -36,7 +36,7 @@ def test_every_folder_is_listed_with_what_is_wrong(run):
     assert listed["step_20"].trouble == "weights has changed since it was saved (sha256)"
     assert listed["step_30"].trouble == "no manifest.json, so its save did not finish"
     assert (listed["step_40"].trouble, listed["step_40"].marks) == (None, ("newest",))
-    assert listed[".step_50.partial-7"].trouble == "a save that did not finish"
+    assert listed[".step_50.partial-7"].trouble == "a save that has not finished"
     assert listed[".step_50.partial-7"].size_bytes == 30
 
 
@@ -62,4 +62,29 @@ def test_the_command_says_what_it_compared(run):
     assert "sizes compared; score is eval/heldout/avg@4" in shown.output
     as_json = json.loads(CliRunner().invoke(app, ["checkpoints", str(run.path), "--json", "--hashes"]).output)
     assert as_json["compared"] == "sizes and hashes"
+    assert as_json["total_bytes"] == sum(each["size_bytes"] for each in as_json["checkpoints"]) > 8_000
     assert [each["step"] for each in as_json["checkpoints"]] == [10, 20, 30, 40, 50]
+
+
+def test_a_replaced_checkpoint_is_listed_until_it_is_removed(run):
+    (run.checkpoints / ".step_40.replaced-7").mkdir()
+    listed = {each.name: each for each in list_checkpoints(run, check_hashes=False)}
+    assert listed[".step_40.replaced-7"].trouble == "replaced by a newer save"
+    assert listed["step_40"].marks == ("newest",)
+
+
+def test_a_checkpoint_whose_replacement_never_came_counts_as_the_checkpoint_it_is(run):
+    (run.checkpoints / "step_10").rename(run.checkpoints / ".step_10.replaced-7")
+    listed = {each.name: each for each in list_checkpoints(run, check_hashes=True)}
+    assert "step_10" not in listed
+    assert listed[".step_10.replaced-7"].marks == ("best", "the next save puts it back")
+
+
+def test_no_run_and_no_checkpoints_say_what_to_do(tmp_path):
+    run = RunDirectory.create(tmp_path / "empty", "", {})
+    shown = CliRunner().invoke(app, ["checkpoints", str(run.path)])
+    assert shown.output == (
+        f"{run.path}: no checkpoints yet; `dapo train` writes one every checkpoint.every steps and at the end\n"
+    )
+    missing = CliRunner().invoke(app, ["checkpoints", str(tmp_path / "none")])
+    assert missing.exception.hint == "`dapo train RECIPE` makes one in runs/"

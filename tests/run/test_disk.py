@@ -9,7 +9,7 @@ from dapo_cli.errors import DapoError, UsageError
 from dapo_cli.recipe.schema_run import Checkpoint
 from dapo_cli.run.checkpoints import Keep, save_checkpoint
 from dapo_cli.run.directory import RunDirectory
-from dapo_cli.run.disk import check_room, expected_bytes, first_bytes, refuse_full_disk
+from dapo_cli.run.disk import check_room, expected_bytes, first_bytes, human_size, refuse_full_disk
 
 
 @pytest.fixture
@@ -52,3 +52,15 @@ def test_training_does_not_start_where_no_checkpoint_fits(tmp_path, free):
     assert "4 checkpoints of 0.013 GB are there at once at most" in notes[0]
     check_room(tmp_path / "not" / "yet", 1_000_000, Checkpoint(keep_last="all"), notes.append)
     assert len(notes) == 1
+
+
+def test_sizes_are_never_written_with_an_exponent(tmp_path, free):
+    assert [human_size(size) for size in (999, 999_499, 999_999_999, 1_234_567_000_000_000)] == [
+        "999 B",
+        "999 kB",
+        "1 GB",
+        "1235 TB",
+    ]
+    free(1_234_000_000_000)
+    with pytest.raises(DapoError, match="takes 1560 GB, and 1234 GB are free"):
+        refuse_full_disk(tmp_path, 1_560_000_000_000)

@@ -107,6 +107,32 @@ def test_a_checkpoint_without_the_metric_is_never_the_best(run):
     assert set(saved_steps(run)) == {3}
 
 
+def save_worth(run, step, metric, best):
+    save_checkpoint(run, step, lambda folder: (folder / "a").write_text("x") and None, {}, Keep(1, best), metric)
+
+
+def test_values_of_another_metric_are_not_compared(run):
+    save_worth(run, 1, ("rollout/response_length_mean", 300.0), 2)
+    save_worth(run, 2, None, 2)
+    assert set(saved_steps(run)) == {1, 2}
+    save_worth(run, 3, ("eval/heldout/avg@4", 0.6), 2)
+    assert set(saved_steps(run)) == {3}  # by what is measured now, the long responses of step 1 are worth nothing
+
+
+def test_an_evaluation_with_other_samples_is_the_same_metric(run):
+    save_worth(run, 1, ("eval/heldout/avg@4", 0.6), 1)
+    save_worth(run, 2, ("eval/heldout/avg@16", 0.5), 1)
+    assert set(saved_steps(run)) == {1, 2}
+
+
+def test_a_checkpoint_that_is_replaced_is_worth_what_its_new_save_says(run):
+    save_worth(run, 1, ("eval/heldout/avg@4", 0.6), 1)
+    save_worth(run, 2, ("eval/heldout/avg@4", 0.9), 1)
+    save_worth(run, 2, ("eval/heldout/avg@4", 0.1), 1)
+    save_worth(run, 3, ("eval/heldout/avg@4", 0.2), 1)
+    assert set(saved_steps(run)) == {3}
+
+
 def test_rotation_keeps_the_checkpoint_just_saved_before_later_ones(run):
     for step in (10, 60):
         save(run, step)
@@ -145,13 +171,27 @@ def test_state_that_json_would_change_is_refused(run, state, where):
         save(run, 1, state=state)
 
 
+def killed_saves(folder, *arguments):
+    """What killed_saves.py found after each kill."""
+    program = [sys.executable, str(Path(__file__).with_name("killed_saves.py")), str(folder), *map(str, arguments)]
+    done = subprocess.run(program, capture_output=True, text=True, check=True)
+    return [json.loads(line) for line in done.stdout.splitlines()]
+
+
+@pytest.mark.parametrize("step", [2, 3])
+def test_killed_at_any_file_operation_the_best_checkpoint_stays(tmp_path, step):
+    outcomes = killed_saves(tmp_path, step, 1, 1)
+    assert len(outcomes) > 20, "the save was killed at too few points"
+    for outcome in outcomes:
+        assert outcome["best"] == ["eval/heldout/avg@4", 0.9], outcome
+        assert outcome["sealed_but_damaged"] == [], outcome
+        assert outcome["newest"] in {2, step}, outcome
+        assert outcome["names_after"] == ["step_1", f"step_{step}"], outcome
+
+
 @pytest.mark.parametrize("step", [2, 3])
 def test_killed_at_any_file_operation_a_complete_checkpoint_is_found(tmp_path, step):
-    program = Path(__file__).with_name("killed_saves.py")
-    done = subprocess.run(
-        [sys.executable, str(program), str(tmp_path), str(step)], capture_output=True, text=True, check=True
-    )
-    outcomes = [json.loads(line) for line in done.stdout.splitlines()]
+    outcomes = killed_saves(tmp_path, step, 2, 0)
     assert len(outcomes) > 20, "the save was killed at too few points"
     assert [outcome["finished"] for outcome in outcomes] == [False] * (len(outcomes) - 1) + [True]
     for outcome in outcomes:
