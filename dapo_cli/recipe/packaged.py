@@ -12,6 +12,10 @@ from dapo_cli.resources import resource_folder
 YAML_SUFFIXES = (".yaml", ".yml")
 
 
+_OTHER_FILES = "mechanisms/"
+"""Experiments, which have a schema of their own."""
+
+
 def packaged_names() -> list[str]:
     """The packaged recipes as they are named on the command line.
 
@@ -19,7 +23,8 @@ def packaged_names() -> list[str]:
     True
     """
     folder = resource_folder("recipes")
-    return sorted(path.relative_to(folder).with_suffix("").as_posix() for path in folder.rglob("*.yaml"))
+    names = (path.relative_to(folder).with_suffix("").as_posix() for path in folder.rglob("*.yaml"))
+    return sorted(name for name in names if not name.startswith(_OTHER_FILES))
 
 
 def find_recipe(reference: str | Path, folder: Path | None = None) -> tuple[Path, bool]:

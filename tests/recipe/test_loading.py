@@ -125,6 +125,24 @@ def test_the_packaged_recipes_are_the_demo_grpo_and_each_technique_alone():
     assert changes(demo) == together
 
 
+def test_the_rungs_of_table_1_end_in_the_full_recipe():
+    full = leaf_values(load_recipe("dapo_qwen32b").recipe)
+    rungs = [name for name in packaged_names() if name.startswith("table1/")]
+    left = [
+        {key for key, value in leaf_values(load_recipe(name).recipe).items() if value != full[key]} for name in rungs
+    ]
+    dynamic, loss, clip = "dynamic_sampling.enabled", "train.loss_denominator", "train.clip_ratio_high"
+    soft, filtered = "reward.overlong_buffer_length", "reward.overlong_filter"
+    assert left == [
+        {dynamic, loss, soft, clip},
+        {dynamic, loss, soft, clip, filtered},
+        {dynamic, loss, soft, filtered},
+        {dynamic, loss},
+        {dynamic},
+        set(),
+    ]
+
+
 def test_a_file_goes_before_a_packaged_name(write_recipe):
     loaded = load_recipe(write_recipe(name="demo"))
     assert (loaded.packaged, loaded.recipe.train.steps) == (False, 10)
