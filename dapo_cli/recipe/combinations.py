@@ -10,6 +10,7 @@ from dapo_cli.recipe.contradiction import Problem, Rule
 from dapo_cli.recipe.dataset_rules import DATASET_RULES
 from dapo_cli.recipe.schema import Recipe
 
+_LARGEST_LISTED = 4096
 NAMED_TEMPLATES = ("dapo", "boxed", "problem")
 
 
@@ -133,7 +134,9 @@ def _whole_batches(recipe: Recipe) -> Iterator[Problem]:
 def _minibatches(recipe: Recipe) -> Iterator[Problem]:
     step, minibatch = recipe.train.prompts_per_step, recipe.train.prompts_per_minibatch
     if step % minibatch:
-        divisors = ", ".join(str(number) for number in range(1, step + 1) if step % number == 0)
+        # Whatever number was typed must not keep the check busy: larger divisors than these are not of use.
+        small = [number for number in range(1, min(step, _LARGEST_LISTED + 1)) if step % number == 0]
+        divisors = ", ".join(map(str, [*small, step]))
         yield Problem(
             ("train.prompts_per_minibatch", "train.prompts_per_step"),
             f"minibatches of {minibatch} prompts do not divide a step of {step} prompts",

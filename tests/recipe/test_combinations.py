@@ -1,6 +1,8 @@
 # ruff: noqa: E501 (a case and its message on one line)
 """Settings that are fine alone and impossible together."""
 
+import time
+
 import pytest
 
 from dapo_cli.errors import UsageError
@@ -124,3 +126,10 @@ def test_a_warm_up_that_never_ends_is_noted(write_recipe, steps, from_zero, shar
 )
 def test_scorers_that_read_what_the_prompt_asks_for_are_accepted(write_recipe, keys):
     load_recipe(write_recipe(("", keys + "\n")))
+
+
+def test_a_number_of_any_size_is_checked_at_once(write_recipe):
+    started = time.monotonic()
+    said = message(write_recipe, overrides=[f"train.prompts_per_step={2 * 10**30}", "train.prompts_per_minibatch=7"])
+    assert "use one of 1, 2, 4, 5, 8, 10, " in said
+    assert time.monotonic() - started < 10
