@@ -11,6 +11,7 @@ from typing import Annotated
 import typer
 
 from dapo_cli.cli_eval import evaluate
+from dapo_cli.cli_mechanisms import mechanisms
 from dapo_cli.cli_models import infer, serve
 from dapo_cli.cli_report import report, samples, watch
 from dapo_cli.cli_shared import (
@@ -156,6 +157,7 @@ app.command()(infer)
 app.command()(serve)
 app.command()(report)
 app.command()(samples)
+app.command()(mechanisms)
 app.command()(watch)
 
 

@@ -14,6 +14,7 @@ import yaml
 from pydantic import BaseModel
 from source_tree import REPOSITORY
 
+from dapo_cli.recipe.packaged import packaged_names
 from dapo_cli.recipe.schema import Recipe
 
 DOCS = sorted([*REPOSITORY.glob("*.md"), *(REPOSITORY / "docs").rglob("*.md")])
@@ -151,6 +152,5 @@ def test_the_page_names_every_option(path: Path) -> None:
 
 def test_every_packaged_recipe_is_in_the_table() -> None:
     text = (REPOSITORY / "docs" / "recipes.md").read_text(encoding="utf-8")
-    folder = REPOSITORY / "recipes"
-    names = {path.relative_to(folder).with_suffix("").as_posix() for path in folder.rglob("*.yaml")}
+    names = set(packaged_names())
     assert {name for name in names if f"`{name}`" not in text} == set()

@@ -26,13 +26,21 @@ LAYERS: tuple[tuple[str, ...], ...] = (
         "dapo_cli.trainer",
         "dapo_cli.evaluation",
         "dapo_cli.inference",
+        "dapo_cli.mechanisms",
         "dapo_cli.report",
         "dapo_cli.serving",
         "dapo_cli.export",
         "dapo_cli.run",
     ),
     ("dapo_cli.launch",),
-    ("dapo_cli.cli", "dapo_cli.cli_eval", "dapo_cli.cli_models", "dapo_cli.cli_report", "dapo_cli.cli_shared"),
+    (
+        "dapo_cli.cli",
+        "dapo_cli.cli_eval",
+        "dapo_cli.cli_mechanisms",
+        "dapo_cli.cli_models",
+        "dapo_cli.cli_report",
+        "dapo_cli.cli_shared",
+    ),
 )
 TORCH_FREE = (
     "dapo_cli.errors",
