@@ -20,6 +20,7 @@ from dapo_cli.recipe.loading import LoadedRecipe
 from dapo_cli.rollout.collect import Collector
 from dapo_cli.rollout.prompts import describe_prompt
 from dapo_cli.run import directory
+from dapo_cli.run.checkpoints import saved_steps
 from dapo_cli.run.console import Console
 from dapo_cli.run.directory import RunDirectory
 from dapo_cli.run.disk import check_room
@@ -92,9 +93,10 @@ def _start(loaded: LoadedRecipe, reference: str, start: Start, note: Note) -> Fi
             backend.load(point.checkpoint.path)
         # Before the first rollout, and before anything is written: an engine without these weights is of no use.
         backend.sync_weights(point.state.step)
+        there = len(saved_steps(RunDirectory(start.run_dir))) if point.resuming else 0
+        check_room(start.run_dir, backend.trained_parameters, recipe.checkpoint, note, there)
         if point.resuming:
             return _run(workload, (backend, stream), reopen_run(recipe, start, point, note), point)
-        check_room(start.run_dir, backend.trained_parameters, recipe.checkpoint, note)
         run = create_run(workload, resolved, start, prompt, note)
         with run.lock(note):
             take_over(run, point, note)

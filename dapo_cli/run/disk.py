@@ -47,10 +47,10 @@ def refuse_full_disk(folder: Path, needed_bytes: int) -> None:
         )
 
 
-def check_room(run_dir: Path, trained_parameters: int, checkpoint: Checkpoint, note: Note) -> None:
+def check_room(run_dir: Path, trained_parameters: int, checkpoint: Checkpoint, note: Note, there: int = 0) -> None:
     """Before training: refuse where not even one checkpoint fits, say where not all that are kept do.
 
-    A new checkpoint is written before an old one is removed.
+    A new checkpoint is written before an old one is removed. `there` are on the disk already, as at a resume.
 
     Raises:
         UsageError: not even one fits.
@@ -64,7 +64,7 @@ def check_room(run_dir: Path, trained_parameters: int, checkpoint: Checkpoint, n
     if checkpoint.keep_last == "all":
         return
     most = checkpoint.keep_last + checkpoint.keep_best + 1
-    if free < most * one:
+    if free < max(most - there, 1) * one:
         note(
             f"{run_dir}: {most} checkpoints of {_gigabytes(one)} are there at once at most (checkpoint.keep_last and "
             f"keep_best, and the one that is written), and {_gigabytes(free)} are free: a later save may not fit"

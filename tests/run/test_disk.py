@@ -51,6 +51,9 @@ def test_training_does_not_start_where_no_checkpoint_fits(tmp_path, free):
     check_room(tmp_path / "not" / "yet", 1_000_000, Checkpoint(keep_last=2, keep_best=1), notes.append)
     assert "4 checkpoints of 0.013 GB are there at once at most" in notes[0]
     check_room(tmp_path / "not" / "yet", 1_000_000, Checkpoint(keep_last="all"), notes.append)
+    # At a resume three of the four are there.
+    free(13_000_000)
+    check_room(tmp_path, 1_000_000, Checkpoint(keep_last=2, keep_best=1), notes.append, there=3)
     assert len(notes) == 1
 
 
