@@ -21,10 +21,9 @@ class RareBranch(Section):
 
 
 class ManyAnswers(Section):
-    """Two digits of free choice, then the digit that is to be repeated: 100 of 1,000 responses are right."""
+    """Three digits, of which 100 of 1,000 triples are right; all are equally likely at the start."""
 
     kind: Literal["many_answers"]
-    accuracy: Probability = Field(description="Chance of a right answer at the start.")
 
 
 class MixedDifficulty(Section):

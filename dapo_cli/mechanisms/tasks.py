@@ -1,7 +1,7 @@
 """The synthetic tasks: problems, what the policy writes before any reinforcement, and the prefixes that are probed.
 
 Prompts and responses are digits, letters and signs, one token each. A response is scored by the rule `dapo` behind
-the text `Answer: `, where only what follows the last `=` counts.
+the text `Answer: `, where only what follows the last `=` counts; many answers have a scorer of their own.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from dapo_cli.mechanisms.schema import Loops, ManyAnswers, MixedDifficulty, RareBranch, Task
+from dapo_cli.mechanisms.scorers import RIGHT_DIGITS
 from dapo_cli.types import Problem
 
 FORMAT_VERSION = 1
@@ -49,7 +50,7 @@ def build_task(task: Task) -> BuiltTask:
     if isinstance(task, RareBranch):
         return _rare_branch(task)
     if isinstance(task, ManyAnswers):
-        return _many_answers(task)
+        return _many_answers()
     if isinstance(task, MixedDifficulty):
         return _mixed_difficulty(task)
     return _loops(task)
@@ -76,15 +77,13 @@ def _rare_branch(task: RareBranch) -> BuiltTask:
     return BuiltTask(problems, demonstrate, probes, warm_updates=1000, warm_learning_rate=6e-3)
 
 
-def _many_answers(task: ManyAnswers) -> BuiltTask:
-    problems = tuple(make_problem(f"{digit}?", digit) for digit in DIGITS)
+def _many_answers() -> BuiltTask:
+    problems = tuple(make_problem(f"{digit}?", "any") for digit in DIGITS)
 
     def demonstrate(problem: Problem, chance: random.Random, progress: float) -> Demonstration:
-        free = "".join(chance.choices(DIGITS, k=2))
-        accuracy = 1.0 if progress < 0.5 else task.accuracy  # what to repeat is learned first, then to be unsure
-        return Demonstration(f"{free}={_answer(problem.ground_truth, accuracy, chance)}")
+        return Demonstration("".join(chance.choices(DIGITS, k=len(RIGHT_DIGITS))))
 
-    return BuiltTask(problems, demonstrate, (), warm_updates=800)
+    return BuiltTask(problems, demonstrate, (), warm_updates=200)
 
 
 def _mixed_difficulty(task: MixedDifficulty) -> BuiltTask:

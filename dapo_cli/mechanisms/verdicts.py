@@ -99,17 +99,15 @@ def _compare(
 def measured(curve: Curve, metric: Metric, axis: Axis, both: Sequence[Curve]) -> tuple[float, bool]:
     """The metric of a run, and whether it was reached; `both` are the runs of its pair.
 
-    At equal tokens a value after a step is that at as many tokens as the run of the pair with fewer had generated then.
+    A value after a step is that at as many updates, or tokens, as the run of the pair with fewer had behind it then.
     """
     points = curve.points
     if metric.until is not None:
         place = crossing(points, metric.value, metric.until, axis)
         return (float(points[-1][axis]), False) if place is None else (place, True)
     step = metric.at_step or int(points[-1]["step"])
-    if axis == "updates":
-        return height(points, metric.value, "step", step), True
-    tokens = min(height(each.points, "tokens", "step", step) for each in both)
-    return height(points, metric.value, "tokens", tokens), True
+    place = min(height(each.points, axis, "step", step) for each in both)
+    return height(points, metric.value, axis, place), True
 
 
 def in_words(metric: Metric) -> str:

@@ -39,7 +39,8 @@ def vllm_arguments(served: Served, device: Device, config: Any) -> list[str]:
             model vLLM has no kernels for.
     """
     arguments = {
-        "model": str(served.folder),
+        # A replica of a cluster that was joined has another working directory.
+        "model": str(served.folder.resolve()),
         "served-model-name": served.name,
         "tensor-parallel-size": str(served.tensor_parallel),
         "dtype": served.dtype,

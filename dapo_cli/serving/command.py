@@ -227,8 +227,21 @@ def _reason(error: Exception) -> str:
         texts = [each.message for each in status.deployments.values() if each.message] or [status.message]
     except (KeyError, RuntimeError):
         texts = [str(error)]
-    lines = [line.strip() for line in "\n".join(texts).splitlines() if line.strip()]
-    return next((line for line in reversed(lines) if "Error" in line.split(":")[0]), (lines or [str(error)])[-1])
+    return error_line("\n".join(texts)) or str(error)
+
+
+def error_line(traceback: str) -> str:
+    """The line of a traceback that says what is wrong, of several tracebacks the last; else the last line.
+
+    >>> error_line("Traceback:\\n  raise ValueError()\\nValueError: no memory\\nlogs: here")
+    'ValueError: no memory'
+    """
+    lines = [line.strip() for line in traceback.splitlines() if line.strip()]
+    last = next((n for n in reversed(range(len(lines))) if "Error" in lines[n].split(":")[0]), len(lines) - 1)
+    # pydantic counts the errors in this line and says the first in the next.
+    if "validation error" in " ".join(lines[last:][:1]) and last + 1 < len(lines):
+        return lines[last + 1].partition(" [type=")[0]
+    return lines[last] if lines else ""
 
 
 def _watch(note: Note) -> None:

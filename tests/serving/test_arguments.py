@@ -36,6 +36,11 @@ def test_nothing_is_taken_from_the_checkpoints_generation_config():
     }
 
 
+def test_the_folder_is_named_in_full(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert pairs(vllm_arguments(replace(SERVED, folder=Path("mine")), "cuda", CONFIG))["--model"] == f"{tmp_path}/mine"
+
+
 def test_on_a_cpu_prompts_are_whole_and_the_cache_is_sized():
     found = pairs(vllm_arguments(replace(SERVED, tensor_parallel=1, dtype="float32"), "cpu", CONFIG))
     assert found["--distributed-executor-backend"] == "uni"

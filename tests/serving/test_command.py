@@ -5,7 +5,7 @@ import pytest
 from transformers import LlamaConfig
 
 from dapo_cli.errors import UsageError
-from dapo_cli.serving.command import ServeOptions, count_replicas, find_served, refuse_taken_port
+from dapo_cli.serving.command import ServeOptions, count_replicas, error_line, find_served, refuse_taken_port
 
 
 @pytest.fixture
@@ -68,3 +68,13 @@ def test_a_port_that_is_taken_is_found_before_anything_starts():
         with pytest.raises(UsageError, match=f"--port {port}: Address already in use"):
             refuse_taken_port("127.0.0.1", port)
     refuse_taken_port("127.0.0.1", port)
+
+
+def test_the_reason_of_an_engine_that_does_not_start_is_found():
+    pydantic = (
+        "pydantic.ValidationError: 1 validation error for ModelConfig\n  Value error, too long [type=value_error]\n"
+    )
+    assert error_line("Traceback:\n" + pydantic + "    For further information visit a page") == "Value error, too long"
+    assert error_line("ValueError: first\nTraceback:\nray.RuntimeError: second\nlogs") == "ray.RuntimeError: second"
+    assert error_line("it ended\n\n") == "it ended"
+    assert error_line("") == ""
