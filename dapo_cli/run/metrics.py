@@ -45,6 +45,7 @@ class Metrics:
         self._note = note
         self._values: dict[str, list[tuple[float, float]]] | None = None
         self._seconds: dict[str, float] = {}
+        self._memory_bytes: dict[str, int] = {}
         lines = read(path)
         if path.exists() and path.read_bytes()[-1:] not in {b"", b"\n"}:
             raise ValueError(f"{path}: its last line is torn; truncate_after() first")
@@ -91,10 +92,13 @@ class Metrics:
             yield
         finally:
             self._seconds[stage] = self._seconds.get(stage, 0.0) + time.perf_counter() - started
+            if (resident := resident_bytes()) is not None:
+                self._memory_bytes[stage] = max(resident, self._memory_bytes.get(stage, 0))
 
     def _write(self, step: int, values: Mapping[str, list[tuple[float, float]]], seconds: float) -> None:
         row: Row = {"step": step} | {key: combine(key, pairs) for key, pairs in values.items()}
         row |= {f"time/{stage}": round(spent, 6) for stage, spent in self._seconds.items()}
+        row |= {f"perf/memory_after_{stage}_bytes": size for stage, size in self._memory_bytes.items()}
         row |= {"time/step": round(seconds, 6), "perf/peak_memory_bytes": peak_memory_bytes()}
         if row.get("rollout/response_tokens") and row.get("time/generate"):
             row["perf/generated_tokens_per_second"] = row["rollout/response_tokens"] / row["time/generate"]
@@ -105,7 +109,7 @@ class Metrics:
             file.write(json.dumps(row, allow_nan=False) + "\n")
             file.flush()
             os.fsync(file.fileno())
-        self._seconds = {}
+        self._seconds, self._memory_bytes = {}, {}
         self._last_step = step
         self.last = row
 
@@ -150,6 +154,14 @@ def ordered(row: Mapping[str, Any]) -> Row:
         return (PREFIXES.index(prefix) if prefix in PREFIXES else before_time - 0.5), key
 
     return {key: row[key] for key in sorted(row, key=place)}
+
+
+def resident_bytes() -> int | None:
+    """Memory that this process holds now; None where the system does not say."""
+    try:
+        return int(Path("/proc/self/statm").read_text(encoding="ascii").split()[1]) * os.sysconf("SC_PAGE_SIZE")
+    except (OSError, IndexError, ValueError):
+        return None
 
 
 def peak_memory_bytes() -> int:
